@@ -19,8 +19,8 @@
 /* A collective. In a job, parallel.timeout_seconds replaces it (comm_set_deadline). */
 #define DEADLINE_COLLECTIVE_SECONDS 300.0
 
-/* Phases of a job that take minutes with many gigabytes: opening shards, reading and writing
- * checkpoints. */
+/* Phases of a job that take minutes with many gigabytes: opening shards, reading and
+ * writing checkpoints. */
 #define DEADLINE_LONG_PHASE_SECONDS 600.0
 
 /* The whole start of a job, from before MPI_Init to the first evaluation or step. In a job,

@@ -189,7 +189,8 @@ status file_make_folders(const char *path)
 {
     char prefix[FILE_PATH_BYTES];
     int used = snprintf(prefix, sizeof prefix, "%s", path), attempts_left = 100;
-    REQUIRE(used > 0 && used < FILE_PATH_BYTES, STATUS_USAGE, "not a usable path: '%s'", path);
+    REQUIRE(used > 0 && used < FILE_PATH_BYTES, STATUS_USAGE, "the path '%s' is empty or too long",
+            path);
     for (char *c = prefix + 1;; c++) {
         if (*c != '/' && *c != '\0') {
             continue;

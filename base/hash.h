@@ -1,5 +1,8 @@
 /* SHA-256 of memory and files, with libcrypto of OpenSSL, which uses the SHA instructions of the
- * processor. Only hash.c includes the headers of libcrypto. */
+ * processor. Only hash.c includes the headers of libcrypto.
+ *
+ * Calls     hash_memory or hash_file for a whole message. For a message in parts: hash_create,
+ *           hash_update for each part, hash_finish */
 #pragma once
 
 #include <stddef.h>

@@ -1,8 +1,8 @@
 /* Logging: lines on standard error, and the same lines with times in log.txt of the run folder.
  *
  * Only rank 0 logs; the other ranks call log_quiet. Errors are reported through status.h instead;
- * log.txt also contains those of rank 0. Results are written to standard output and do not pass
- * through this module. All functions may be called from any thread. */
+ * log.txt also contains the errors of rank 0. Results are written to standard output and do not
+ * pass through this module. All functions may be called from any thread. */
 #pragma once
 
 #include <stdbool.h>

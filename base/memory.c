@@ -1,7 +1,6 @@
 #define _GNU_SOURCE
 #include "base/memory.h"
 
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -31,6 +30,15 @@ status memory_grow(void *pointer, size_t capacity, size_t element_bytes, const c
     REQUIRE(grown != NULL, STATUS_INTERNAL, "out of memory for %s: %zu elements of %zu bytes", what,
             capacity, element_bytes);
     memcpy(pointer, &grown, sizeof grown);
+    return STATUS_OK;
+}
+
+status memory_grow_capacity(void *pointer, int64_t *capacity, int64_t needed, size_t element_bytes,
+                            const char *what)
+{
+    int64_t larger = needed + *capacity / 2 + 16;
+    TRY(memory_grow(pointer, (size_t)larger, element_bytes, what));
+    *capacity = larger;
     return STATUS_OK;
 }
 

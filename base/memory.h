@@ -2,6 +2,7 @@
 #pragma once
 
 #include <stddef.h>
+#include <stdint.h>
 
 #include "base/status.h"
 
@@ -23,6 +24,14 @@
 #define GROW(pointer, capacity, what)                                                              \
     memory_grow(&(pointer), (size_t)(capacity), sizeof *(pointer), (what))
 
+/* RESERVE - reallocate the array of a pointer variable, unless it has space for `needed` elements.
+ * `capacity` is the int64_t variable with its size: TRY(RESERVE(ids, capacity, count + 1, "ids")).
+ *
+ * Memory    as in GROW; the capacity grows by half or more, so that n single additions cost O(n)
+ * Errors    as memory_grow */
+#define RESERVE(pointer, capacity, needed, what)                                                   \
+    memory_reserve(&(pointer), &(capacity), (needed), sizeof *(pointer), (what))
+
 /* memory_allocate_array - allocate an array filled with zeros; see ALLOCATE.
  *
  * Memory    pointer: address of the pointer variable; the caller frees the array with free()
@@ -34,6 +43,19 @@ status memory_allocate_array(void *pointer, size_t count, size_t element_bytes, 
  * Memory    pointer: address of the pointer variable; the caller frees the array with free()
  * Errors    STATUS_INTERNAL "out of memory for WHAT"; the array is then unchanged */
 status memory_grow(void *pointer, size_t capacity, size_t element_bytes, const char *what);
+
+/* memory_grow_capacity - reallocate an array to more than `needed` elements; see RESERVE. */
+status memory_grow_capacity(void *pointer, int64_t *capacity, int64_t needed, size_t element_bytes,
+                            const char *what);
+
+/* memory_reserve - reallocate an array, unless it has space for `needed` elements; see RESERVE. */
+static inline status memory_reserve(void *pointer, int64_t *capacity, int64_t needed,
+                                    size_t element_bytes, const char *what)
+{
+    return needed <= *capacity
+               ? STATUS_OK
+               : memory_grow_capacity(pointer, capacity, needed, element_bytes, what);
+}
 
 /* memory_allocate_aligned - allocate zeroed memory that is aligned to a cache line.
  *

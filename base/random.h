@@ -30,6 +30,7 @@ enum random_purpose {
     RANDOM_ROUNDING,
     RANDOM_DENOISING,
     RANDOM_MOMENTS,
+    RANDOM_TEMPLATES,
 };
 
 /* random_key - derive a 64-bit key from (seed, purpose, a, b). Equal inputs give equal keys. */
@@ -39,8 +40,8 @@ uint64_t random_key(uint64_t seed, enum random_purpose purpose, uint64_t a, uint
 uint64_t random_u64(uint64_t key, uint64_t index);
 
 /* random_u16 - return 16 random bits: element `index` of the stream `key`. Eight elements, starting
- * at a multiple of eight, come from one block: the low half, then the high half of each of its
- * words. */
+ * at a multiple of eight, come from one block: the low half, then the high half of each of
+ * its words. */
 uint32_t random_u16(uint64_t key, uint64_t index);
 
 /* random_below - return an integer in [0, bound); bound > 0.
@@ -51,8 +52,8 @@ uint64_t random_below(uint64_t key, uint64_t index, uint64_t bound);
 /* random_uniform - return a float in [0, 1) with 24 random bits. */
 float random_uniform(uint64_t key, uint64_t index);
 
-/* random_normal - return a standard normal float, by the Box-Muller transform in double
- * precision. */
+/* random_normal - return a standard normal float, by the Box-Muller transform in
+ * double precision. */
 float random_normal(uint64_t key, uint64_t index);
 
 /* random_permute - return the position of element `index` < count in a keyed permutation of

@@ -111,8 +111,8 @@ static inline float f16_to_f32(uint16_t x)
     return value;
 }
 
-/* f32_to_f16 - round to nearest, ties to even. Values above 65504 become infinite; NaN stays
- * NaN. */
+/* f32_to_f16 - round to nearest, ties to even. Values above 65504 become infinite; NaN
+ * stays NaN. */
 static inline uint16_t f32_to_f16(float x)
 {
     uint32_t bits, sign;

@@ -1,5 +1,6 @@
 #include "base/terminal.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,6 +8,13 @@
 #include <unistd.h>
 
 #include "base/memory.h"
+
+status terminal_flush(bool written)
+{
+    REQUIRE(written && fflush(stdout) == 0 && !ferror(stdout), STATUS_WRITE,
+            "cannot write to standard output: %s", strerror(errno));
+    return STATUS_OK;
+}
 
 bool terminal_has_colors(int descriptor)
 {

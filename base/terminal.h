@@ -5,6 +5,14 @@
 #include <stddef.h>
 #include <stdio.h>
 
+#include "base/status.h"
+
+/* terminal_flush - write the buffered text of standard output. `written` is whether the writes
+ * before it succeeded.
+ *
+ * Errors    STATUS_WRITE with the reason */
+status terminal_flush(bool written);
+
 /* Bytes that terminal_paint adds to a line at most. */
 #define TERMINAL_PAINT_BYTES 16
 

@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/number.h"
+
 enum { WORD_MAX = 63 };
 
 /* Format and arguments that quote at most 40 characters of a text. */
@@ -158,7 +160,7 @@ char *text_quote_name(const char *name, char *out)
     enum { KEPT_BYTES = TEXT_NAME_BYTES - 6 }; /* two quotes, "..." and the final NUL */
     size_t bytes = strlen(name);
     bool is_long = bytes > KEPT_BYTES;
-    const char *quote = bytes == 0 || strpbrk(name, " ,:;\"") != NULL ? "\"" : "";
+    const char *quote = bytes == 0 || strpbrk(name, " ,:;'") != NULL ? "'" : "";
     bytes = is_long ? KEPT_BYTES : bytes;
     while (is_long && ((unsigned char)name[bytes] & 0xc0) == 0x80) {
         bytes--; /* to the first byte of a character */
@@ -246,11 +248,6 @@ static char fold_char(char c)
     return c == '-' ? '_' : (char)tolower((unsigned char)c);
 }
 
-static int get_minimum(int a, int b)
-{
-    return a < b ? a : b;
-}
-
 char *text_from_metric(double value, char *out)
 {
     double size = fabs(value);
@@ -301,11 +298,11 @@ int text_distance(const char *a, const char *b)
                 continue;
             }
             int change = fold_char(a[i - 1]) != fold_char(b[j - 1]);
-            cost[i][j] = get_minimum(cost[i - 1][j - 1] + change,
-                                     get_minimum(cost[i - 1][j], cost[i][j - 1]) + 1);
+            cost[i][j] = (int)number_min(cost[i - 1][j - 1] + change,
+                                         number_min(cost[i - 1][j], cost[i][j - 1]) + 1);
             if (i > 1 && j > 1 && fold_char(a[i - 1]) == fold_char(b[j - 2]) &&
                 fold_char(a[i - 2]) == fold_char(b[j - 1])) {
-                cost[i][j] = get_minimum(cost[i][j], cost[i - 2][j - 2] + 1);
+                cost[i][j] = (int)number_min(cost[i][j], cost[i - 2][j - 2] + 1);
             }
         }
     }

@@ -41,6 +41,13 @@ static inline const char *text_plural(int64_t count)
 void text_append_item(char *text, size_t bytes, const char *item, int index, int count,
                       const char *last_word);
 
+/* text_is_space - return whether a byte is white space of JSON: a space, a tab, a carriage return
+ * or a newline. */
+static inline bool text_is_space(char c)
+{
+    return c == ' ' || c == '\t' || c == '\r' || c == '\n';
+}
+
 /* text_has_suffix - return whether a text ends with another one. */
 bool text_has_suffix(const char *text, const char *suffix);
 
@@ -50,8 +57,8 @@ bool text_has_suffix(const char *text, const char *suffix);
  * Memory    text is changed in place and keeps its length */
 void text_replace_controls(char *text, const char *kept);
 
-/* text_quote_name - write a name for a list: without control characters, in double quotes if it
- * contains a space or punctuation of lists, and with "..." for its end if it is long.
+/* text_quote_name - write a name for a list: without control characters, and in single quotes if it
+ * is empty or contains a space or list punctuation. The end of a long name is replaced by "...".
  *
  * Memory    out[TEXT_NAME_BYTES]; returns out */
 char *text_quote_name(const char *name, char *out);

@@ -3,17 +3,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "base/utf8.h"
 
-status text_buffer_reserve(struct text_buffer *b, size_t more)
+status text_buffer_grow(struct text_buffer *b, size_t more)
 {
-    if (b->capacity - b->count >= more) {
-        return STATUS_OK;
-    }
     size_t capacity = b->count + more + b->capacity / 2 + 64;
-    char *grown = realloc(b->bytes, capacity);
-    REQUIRE(grown != NULL, STATUS_INTERNAL, "out of memory for %zu bytes of text", capacity);
-    b->bytes = grown;
+    TRY(GROW(b->bytes, capacity, "a text"));
     b->capacity = capacity;
     return STATUS_OK;
 }

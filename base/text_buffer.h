@@ -1,4 +1,4 @@
-/* A growing piece of text. */
+/* A growing text in one block of memory. Appending may move it. */
 #pragma once
 
 #include <stddef.h>
@@ -12,10 +12,18 @@ struct text_buffer {
     size_t count, capacity;
 };
 
-/* text_buffer_reserve - allocate memory for `more` further bytes.
+/* text_buffer_grow - reallocate the text with memory for more than `more` further bytes.
  *
  * Errors    STATUS_INTERNAL (out of memory) */
-status text_buffer_reserve(struct text_buffer *b, size_t more);
+status text_buffer_grow(struct text_buffer *b, size_t more);
+
+/* text_buffer_reserve - reallocate the text, unless it has memory for `more` further bytes.
+ *
+ * Errors    STATUS_INTERNAL (out of memory) */
+static inline status text_buffer_reserve(struct text_buffer *b, size_t more)
+{
+    return b->capacity - b->count >= more ? STATUS_OK : text_buffer_grow(b, more);
+}
 
 /* text_buffer_append - append bytes.
  *
@@ -28,8 +36,8 @@ status text_buffer_append(struct text_buffer *b, const char *text, size_t bytes)
  * Errors    STATUS_INTERNAL (out of memory) */
 status text_buffer_append_char(struct text_buffer *b, int32_t code);
 
-/* text_buffer_append_replaced - append a text with `to` in place of each `from`. `from` is not
- * empty.
+/* text_buffer_append_replaced - append a text with `to` in place of each `from`. `from` is
+ * not empty.
  *
  * Memory    as for text_buffer_append
  * Errors    STATUS_INTERNAL (out of memory) */

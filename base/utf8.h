@@ -1,4 +1,4 @@
-/* UTF-8. */
+/* UTF-8: reading, writing and checking of characters. */
 #pragma once
 
 #include <stdbool.h>

@@ -1,5 +1,6 @@
 /* The interface of every communicator. It checks arguments, handles groups of one rank and measures
  * time. The collectives on small data all use one exchange operation. */
+#include "base/memory.h"
 #include "comm/comm_impl.h"
 
 #include <inttypes.h>
@@ -18,12 +19,13 @@ status comm_create(const struct comm_operations *operations, int rank, int size,
                    struct comm **out)
 {
     *out = NULL;
-    struct comm *comm = calloc(1, sizeof *comm);
-    char *exchange_buffer = calloc((size_t)size, COMM_SMALL_BYTES);
-    if (comm == NULL || exchange_buffer == NULL) {
-        free(comm);
+    struct comm *comm = NULL;
+    char *exchange_buffer = NULL;
+    TRY(ALLOCATE(exchange_buffer, (size_t)size * COMM_SMALL_BYTES, "a communicator"));
+    status result = ALLOCATE(comm, 1, "a communicator");
+    if (result != STATUS_OK) {
         free(exchange_buffer);
-        RAISE(STATUS_INTERNAL, "out of memory for a communicator of %d ranks", size);
+        return result;
     }
     *comm = (struct comm){.operations = operations,
                           .state = state,
@@ -176,8 +178,8 @@ double comm_hidden_share(const struct comm_times *times)
     return is_hidden ? 1 - times->exposed_seconds / times->alone_seconds : 0;
 }
 
-/* Returns the rate of a kind of collective. A kind without a measured rate uses that of another
- * kind. */
+/* Returns the rate of a kind of collective. A kind without a measured rate uses the rate of
+ * another kind. */
 static double get_seconds_per_byte(const struct comm *comm, enum comm_collective kind)
 {
     double seconds = comm->seconds_per_byte[kind];
@@ -304,8 +306,8 @@ status comm_sum_exact(struct comm *comm, struct exact_sum *sums, int count)
 
 /* ---- collectives on large data ---- */
 
-/* Returns the bytes that a ring algorithm sends: all except those of this rank's range, once for
- * reduce-scatter and once for all-gather. */
+/* Returns the bytes that a ring algorithm sends: all except the bytes of this rank's range, once
+ * for reduce-scatter and once for all-gather. */
 static int64_t count_sent_bytes(const struct comm *comm, const struct comm_work *work)
 {
     int64_t count = 0;
@@ -341,7 +343,8 @@ static status start_work(struct comm *comm, const struct comm_work *work, struct
     comm->last_kind = work->kind;
     comm->times.bytes += bytes;
     comm->times.alone_seconds += (double)bytes * get_seconds_per_byte(comm, work->kind);
-    return end_large(comm, comm->operations->start(comm, work, out));
+    /* the other ranks have started it too and would wait for this rank */
+    return end_large(comm, comm_abort_on_error(comm, comm->operations->start(comm, work, out)));
 }
 
 static status check_ranges(const struct comm *comm, const struct comm_range *ranges)
@@ -356,8 +359,8 @@ static status check_ranges(const struct comm *comm, const struct comm_range *ran
 
 status comm_broadcast(struct comm *comm, void *data, size_t bytes, int root)
 {
-    REQUIRE(root >= 0 && root < comm->size, STATUS_INTERNAL, "broadcast from rank %d of %d", root,
-            comm->size);
+    REQUIRE(root >= 0 && root < comm->size, STATUS_INTERNAL,
+            "broadcast from rank %d; must be 0 to %d", root, comm->size - 1);
     struct comm_work work = {.kind = COMM_BROADCAST,
                              .data = data,
                              .element_bytes = 1,
@@ -379,7 +382,8 @@ static status start_all_reduce(struct comm *comm, void *data, size_t element_byt
                                struct comm_request **out)
 {
     *out = NULL;
-    REQUIRE(count >= 0, STATUS_INTERNAL, "all-reduce of %" PRId64 " elements", count);
+    REQUIRE(count >= 0, STATUS_INTERNAL, "all-reduce of %" PRId64 " elements; must be at least 0",
+            count);
     struct comm_work work = {
         .kind = COMM_ALL_REDUCE, .data = data, .element_bytes = element_bytes, .count = count};
     return start_work(comm, &work, out);
@@ -428,7 +432,8 @@ status comm_accumulate_start(struct comm *comm, const struct comm_accumulation *
     *out = NULL;
     TRY(check_ranges(comm, ranges));
     REQUIRE(accumulation->contributors >= 0 && accumulation->contributors <= comm->size,
-            STATUS_INTERNAL, "%d of %d ranks add", accumulation->contributors, comm->size);
+            STATUS_INTERNAL, "ordered sum of %d ranks; must be 0 to %d", accumulation->contributors,
+            comm->size);
     REQUIRE(comm->operations->can_accumulate, STATUS_UNAVAILABLE,
             "the %s communicator does not support ordered sums, only host memory does: set "
             "parallel.reproducible=false or train.device=cpu",

@@ -1,24 +1,39 @@
 /* Communicators: collectives over a group of ranks, agreement on errors, deadlines and job abort.
  *
- * A communicator is a group of ranks. There are four kinds:
+ * A communicator is a group of ranks that exchange data. There are four kinds:
  *   self    one rank, host memory (host/self.c)
- *   mpi     host memory. Ranks of a node use shared memory; nodes exchange MPI messages
- *           (host/mpi.c)
+ *   mpi     host memory. Ranks of a node use shared memory; nodes exchange MPI
+ *           messages (host/mpi.c)
  *   nccl    device memory over NCCL, one rank per GPU (device/nccl.c)
  *   staged  device memory, copied to the host and reduced there (device/staged.c)
  * device/device.h creates the last two. All kinds share this interface. The code that uses a
  * communicator does not depend on its kind.
  *
+ * Terms
+ *   node                  Ranks that share memory, normally the ranks of a host.
+ *   control communicator  The communicator in host memory from which an nccl or staged communicator
+ *                         is created. It serves small data, agreement on errors and job abort.
+ *   request               A collective in flight. A function with the suffix _start creates it.
+ *   lazy gather           An all-gather in which each rank publishes its range immediately. The
+ *                         other ranks copy the range when they need it.
+ *   pending note          The message of an error that a thread has stored but not
+ *                         printed (status.h).
+ *
+ * Calls     comm_world_create once, comm_split for further groups, comm_allocate for the data. Each
+ *           large collective: a function with the suffix _start, then comm_progress at any time,
+ *           then comm_wait. At the end: comm_free, comm_destroy.
  * Order     Every rank of the communicator calls its collectives in the same order, from the main
  *           thread. Collectives of nccl and staged are stream-ordered (device/device.h).
  * Waiting   Every wait polls and has the deadline of the communicator. After the deadline the whole
- *           job ends with STATUS_HANG. The error names the late ranks and their last reported
- *           phase.
+ *           job ends with STATUS_HANG. The error names the late ranks and their last
+ *           reported phase.
  * Numerics  Every rank gets the same bits. self, mpi and staged add in a fixed order: by rank
  *           within a node, then by node. On one node this is the rank order. comm_accumulate_start
  *           adds in rank order on any number of nodes. In nccl, NCCL's algorithm chooses the order.
  * Errors    If a collective fails on a rank, that rank must call comm_abort, which ends the whole
- *           job. The other ranks are not notified in any other way. */
+ *           job. The other ranks are not notified in any other way. A function with the suffix
+ *           _start returns STATUS_INTERNAL for wrong arguments. If it fails later on one of several
+ *           ranks, it ends the job itself. */
 #pragma once
 
 #include <stdbool.h>
@@ -92,7 +107,8 @@ status comm_split(struct comm *comm, int color, int key, struct comm **out);
  *
  * Memory    aligned to 64 bytes or more; the caller frees it with comm_free
  * Order     collective
- * Errors    STATUS_INTERNAL with the number of bytes */
+ * Errors    STATUS_INTERNAL with the number of bytes. Either all ranks return the error, or the job
+ *           ends */
 status comm_allocate(struct comm *comm, size_t bytes, void **out);
 
 /* comm_free - free memory of comm_allocate; NULL is allowed.
@@ -199,25 +215,26 @@ status comm_accumulate_start(struct comm *comm, const struct comm_accumulation *
 status comm_all_gather_start(struct comm *comm, void *data, size_t element_bytes,
                              const struct comm_range *ranges, struct comm_request **out);
 
-/* comm_lazy_gather_start - start an all-gather in which no rank waits for later ranks.
+/* comm_lazy_gather_start - start a lazy gather: an all-gather in which no rank waits for
+ * later ranks.
  *
  * Each rank copies its range to shared_source, which the other ranks of its node can read. They
  * copy the range from there when they call comm_gather_pull. On several nodes, and for nccl and
  * staged communicators, this function equals comm_all_gather_start.
  *
  * Shapes    source_ranges [size]: position of rank r's range in its shared_source, in elements
- * Memory    shared_source comes from comm_allocate; the caller does not write it until comm_wait
- *           returns */
+ * Memory    shared_source comes from comm_allocate; the caller does not write it until
+ *           comm_wait returns */
 status comm_lazy_gather_start(struct comm *comm, void *data, size_t element_bytes,
                               const struct comm_range *ranges, void *shared_source,
                               const struct comm_range *source_ranges, struct comm_request **out);
 
 /* ---- collectives in flight ---- */
 
-/* comm_gather_pull - wait until this rank has all gathered data.
+/* comm_gather_pull - wait until this rank has all data of an all-gather.
  *
- * The request stays in flight. comm_wait then waits until every rank has copied this rank's
- * range. */
+ * The request of a lazy gather stays in flight: comm_wait then waits until every rank has copied
+ * the range of this rank. Any other all-gather is complete afterwards. */
 status comm_gather_pull(struct comm *comm, struct comm_request **request);
 
 /* comm_progress - advance the collectives in flight without waiting; called during backward. */
@@ -256,10 +273,10 @@ status comm_calibrate(struct comm *comm, status (*run)(void *user), void *user);
 
 /* ---- errors and job abort ---- */
 
-/* comm_agree - return the same status on every rank: that of the lowest rank that failed.
+/* comm_agree - return the same status on every rank: the status of the lowest rank that failed.
  *
- * Every rank passes its own status. The lowest rank that failed prints its pending note (status.h);
- * the notes of other ranks are dropped.
+ * Every rank passes its own status. The lowest rank that failed prints its pending note. The notes
+ * of the other ranks are dropped.
  *
  * Order     collective */
 status comm_agree(struct comm *comm, status own);

@@ -1,4 +1,17 @@
-/* Internals that the communicators share: the table of operations that each kind provides. */
+/* Internals that the communicators share: the table of operations that each kind provides.
+ *
+ * comm.c implements comm.h. It checks the arguments, measures the times, handles groups of one rank
+ * and forwards all other work to the operations of the kind.
+ *
+ *   control communicator  The communicator in host memory from which a communicator in device
+ *                         memory is created. It has the same ranks.
+ *   exchange              A collective on small data: every rank gets the bytes of all ranks. All
+ *                         collectives on small data are made of exchanges.
+ *   work                  A collective on large data.
+ *
+ * Calls     A kind calls comm_create, or comm_create_over_control for device memory. It calls
+ *           comm_work_started and comm_work_finished for each collective that stays in flight, and
+ *           comm_release in its operation `destroy`. */
 #pragma once
 
 #include <stdatomic.h>
@@ -33,8 +46,8 @@ struct comm_work {
     const struct comm_range *source_ranges; /* in shared_source: [size] */
 };
 
-/* Operations of one kind of communicator. Device communicators have no exchange and no end_job, and
- * use those of their control communicator. */
+/* Operations of one kind of communicator. A device communicator has no exchange and no end_job. It
+ * uses these operations of its control communicator. */
 struct comm_operations {
     const char *kind;
     bool can_accumulate; /* start supports COMM_ACCUMULATE */
@@ -48,8 +61,8 @@ struct comm_operations {
     status (*start)(struct comm *comm, const struct comm_work *work, struct comm_request **out);
     status (*progress)(struct comm *comm);
     status (*wait)(struct comm *comm, struct comm_request **request);
-    /* adds the measured waits of the computing stream to times.exposed_seconds; `discard` drops
-     * those that the device has not reached. NULL: exposed_seconds is the time of the host */
+    /* adds the measured waits of the computing stream to times.exposed_seconds; `discard` drops the
+     * waits that the device has not reached. NULL: exposed_seconds is the time of the host */
     status (*read_waits)(struct comm *comm, bool discard);
     /* waits until this rank has all data; NULL: use wait, and no lazy gather */
     status (*gather_pull)(struct comm *comm, struct comm_request *request);
@@ -60,7 +73,7 @@ struct comm_operations {
 struct comm {
     const struct comm_operations *operations;
     void *state; /* private data of the kind */
-    /* of a device communicator: the host communicator that it was created from */
+    /* control communicator of a device communicator; otherwise NULL */
     struct comm *control;
     int rank;
     int size;
@@ -114,6 +127,6 @@ void comm_set_end_hook(void (*hook)(void));
 
 #define COMM_CHECK_BYTES 128 /* compared by comm_check_equal */
 
-/* comm_mpi_world_create - implement comm_world_create for a process that a launcher started
- * (host/mpi.c). */
+/* comm_mpi_world_create - implement comm_world_create for a process that a launcher
+ * started (host/mpi.c). */
 status comm_mpi_world_create(int *argc, char ***argv, struct comm **out);

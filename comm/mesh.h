@@ -1,5 +1,8 @@
-/* Tensor-parallel and data-parallel groups. The number of ranks is tensor x data; the ranks of a
- * tensor-parallel group are consecutive. */
+/* The mesh: tensor-parallel and data-parallel groups. The number of ranks is tensor x data. The
+ * ranks of a tensor-parallel group are consecutive.
+ *
+ * Calls     mesh_check, mesh_create, then mesh_regroup if the groups use device memory;
+ *           mesh_destroy at the end */
 #pragma once
 
 #include "comm/comm.h"

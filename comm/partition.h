@@ -1,4 +1,5 @@
-/* Division of a range into contiguous shards. */
+/* Division of a range of elements into contiguous shards, one for each rank. All functions are
+ * pure, so that every rank computes the same shards without communication. */
 #pragma once
 
 #include "comm/comm.h"

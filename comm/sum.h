@@ -1,17 +1,19 @@
-/* Sums over the memory of several ranks in one pass: each input is read once and each output is
- * written once. The parts are added in order, element by element. Therefore the result does not
- * depend on the rank that adds or on the division into ranges.
+/* Sums over the memory of several ranks. A part is an array of elements in the memory of one rank.
+ *
+ * The sums are computed in one pass: each input is read once and each output is written once. The
+ * parts are added in order, element by element. Therefore the result does not depend on the rank
+ * that adds or on the division into ranges.
  *
  * Two parts, the common case, are added in registers. More parts use a block that stays in the
- * first-level cache, because many concurrent streams defeat the hardware prefetcher. */
+ * first-level cache, because the hardware prefetcher follows only a few arrays at a time. */
 #pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-/* sum_to_all - add parts[i][first .. first + count) in the order of i and write the sum to every
- * part.
+/* sum_to_all - add parts[i][first .. first + count) in the order of i and write the sum to
+ * every part.
  *
  * Units     element_bytes 4: f32; 2: bf16, added in f32 and rounded once */
 void sum_to_all(char *const *parts, int part_count, int64_t first, int64_t count,

@@ -24,6 +24,12 @@ static inline double compute_tensor_bytes(struct tensor t)
     return t.data == NULL ? 0 : (double)t.rows * (double)t.columns * (double)dtype_bytes(t.dtype);
 }
 
+/* count_gemm_flops - return the FLOPs of x w^T. */
+static inline double count_gemm_flops(struct tensor x, struct tensor w)
+{
+    return 2.0 * (double)x.rows * (double)w.rows * (double)w.columns;
+}
+
 /* check_shape - check the type and the shape of an argument. */
 static inline status check_shape(const char *where, const char *what, struct tensor t,
                                  enum dtype dtype, int64_t rows, int64_t columns)

@@ -2,6 +2,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
+#include "base/memory.h"
 #include "kernels/kernels_table.h"
 
 static const struct kernels_driver *drivers[] = {[DEVICE_CPU] = &cpu_driver, [DEVICE_CUDA] = NULL};
@@ -19,11 +20,11 @@ static status check_limits(const struct kernels_limits *l)
             STATUS_INTERNAL,
             "kernels_create: rows %" PRId64 ", width %" PRId64 ", inner %" PRId64
             ", heads %d, head width %" PRId64 ", "
-            "sequence %" PRId64 ", vocabulary %" PRId64 ": all must be positive",
+            "sequence %" PRId64 ", vocabulary %" PRId64 ": all must be above 0, inner at least 0",
             l->rows, l->width, l->inner, l->heads, l->head_width, l->sequence, l->vocabulary);
     REQUIRE(l->rows < limit && l->width < limit && l->inner < limit && l->head_width < limit &&
                 l->sequence < limit && l->vocabulary < limit,
-            STATUS_INTERNAL, "kernels_create: a size is 2^31 or more");
+            STATUS_INTERNAL, "kernels_create: a size is 2^31 or more; sizes must be below 2^31");
     return STATUS_OK;
 }
 
@@ -32,12 +33,13 @@ status kernels_create(struct device *dev, enum dtype dtype, int threads,
 {
     *out = NULL;
     TRY(check_limits(limits));
-    REQUIRE(threads >= 0, STATUS_INTERNAL, "kernels_create: %d threads", threads);
+    REQUIRE(threads >= 0, STATUS_INTERNAL, "kernels_create: %d threads; must be at least 0",
+            threads);
     const struct kernels_driver *driver = drivers[device_kind_of(dev)];
     REQUIRE(driver != NULL, STATUS_UNAVAILABLE,
             "device cuda: this build has no CUDA kernels; set train.device to cpu or auto");
-    struct kernels *k = calloc(1, sizeof *k);
-    REQUIRE(k != NULL, STATUS_INTERNAL, "out of memory for the kernels context");
+    struct kernels *k = NULL;
+    TRY(ALLOCATE(k, 1, "the kernels context"));
     k->device = dev;
     k->dtype = dtype;
     k->limits = *limits;
@@ -127,8 +129,7 @@ status kernels_tune(struct kernels *k, bool measure, char **text)
         return k->table.tune(k, measure, text);
     }
     if (text != NULL) {
-        *text = calloc(1, 1);
-        REQUIRE(*text != NULL, STATUS_INTERNAL, "out of memory for GEMM plans");
+        TRY(ALLOCATE(*text, 1, "GEMM plans"));
     }
     return STATUS_OK;
 }

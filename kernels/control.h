@@ -16,8 +16,8 @@ struct kernels;
  * that reads it (struct adamw) needs no value from the host. */
 struct update_control {
     float gradient_scale; /* 1 / count, times the clipping factor */
-    /* not 0: a loss or a gradient was not finite. The updates change nothing, and the sums of
-     * lamb_moments are 0 */
+    /* Not 0 if a loss or a gradient was not finite. The updates then change nothing, and the sums
+     * of lamb_moments are 0. */
     int32_t skip;
 };
 
@@ -49,8 +49,8 @@ struct gradient_parts {
  *
  * A block has GRADIENT_BLOCK elements. If there could be more than GRADIENT_BLOCKS_MAX blocks, the
  * function doubles the size of a block until this limit holds. It does not double the size if there
- * are GRADIENT_BLOCKS_MAX / 2 parts or more. Only CPUs have so many parts, and CPUs do not use the
- * blocks */
+ * are GRADIENT_BLOCKS_MAX / 2 parts or more. Only CPUs have so many parts, and CPUs do not use
+ * the blocks */
 void control_plan_gradients(struct gradient_part *parts, int64_t count, struct gradient_parts *out);
 
 /* control_gradient_squares - compute the sum of squares of each part, and find the first element
@@ -59,8 +59,8 @@ void control_plan_gradients(struct gradient_part *parts, int64_t count, struct g
  * Shapes    out f64 [p->count], found [1], both on the device;  x f32: part i is
  *           x[offset .. offset + count). The parts may be in different allocations, so an offset
  *           may be negative or beyond the allocation of x
- * Memory    *found changes only if found->number is 0 and an element is not finite; found may be
- *           NULL
+ * Memory    *found changes only if found->number is 0 and an element is not finite; found may
+ *           be NULL
  * Numerics  the bits of op_sum_of_squares for each part, if block_elements is GRADIENT_BLOCK
  * Errors    STATUS_INTERNAL on a GPU for more than GRADIENT_BLOCKS_MAX blocks */
 status control_gradient_squares(struct kernels *k, double *out, struct not_finite *found,
@@ -79,8 +79,8 @@ status control_sum_exact(struct kernels *k, double *out, const double *x, int64_
 status control_sum_rows(struct kernels *k, double *out, const double *x, const double *y,
                         int64_t rows, int64_t columns);
 
-/* control_sum_segments - compute out[s, c] = sum of x[r, c] over the rows r of segment s, in their
- * order.
+/* control_sum_segments - compute out[s, c] = sum of x[r, c] over the rows r of segment s, in
+ * their order.
  *
  * Shapes    out f64 [segments, columns];  x f64 [rows, columns];  first, counts int32 [segments]:
  *           the rows of a segment; all on the device. Without rows the sum is 0

@@ -1,4 +1,4 @@
-/* The law of dropout: which elements are kept, as a pure function of a key and an index.
+/* The dropout scheme: which elements are kept, as a pure function of a key and an index.
  *
  * Element i of a site (one place in the model) is kept if random_u16(key, first + i) >= t, with
  * t = dropout_threshold(probability), and is then scaled by 65536 / (65536 - t), so that the
@@ -9,9 +9,9 @@
 
 #include <stdint.h>
 
-/* The number of this law, which checkpoints store. Law 1, of version 0.1, kept an element if
+/* The number of this scheme, which checkpoints store. Scheme 1, of version 0.1, kept an element if
  * random_uniform(key, first + i) >= probability. */
-enum { DROPOUT_LAW = 2 };
+enum { DROPOUT_SCHEME = 2 };
 
 struct dropout {
     float probability; /* 0: no dropout */

@@ -1,11 +1,44 @@
 /* Checks the shapes of FP8 linear layers, then calls the back-end. */
 #include "kernels/fp8.h"
 
+#include <math.h>
+
 #include "kernels/checks.h"
 
-static double count_flops(struct tensor x, struct tensor w)
+float fp8_row_scale(uint32_t magnitude)
 {
-    return 2.0 * (double)x.rows * (double)w.rows * (double)w.columns;
+    /* 448 is 1.75 times 2^8. A subnormal magnitude has the largest scale. */
+    const int bias = 127, greatest_exponent = 8;
+    int exponent = bias + greatest_exponent - (int)(magnitude >> 23);
+    exponent -= (magnitude & 0x7fffffu) > 0x600000u;
+    exponent = exponent > FP8_EXPONENT_MAX ? FP8_EXPONENT_MAX : exponent;
+    exponent = exponent < -FP8_EXPONENT_MAX ? -FP8_EXPONENT_MAX : exponent;
+    return magnitude == 0 ? 1.0f : ldexpf(1.0f, exponent);
+}
+
+float fp8_scale(float amax, enum fp8_operand operand)
+{
+    if (!(amax > 0)) {
+        return 1;
+    }
+    int exponent = ilogb((double)(operand == FP8_DY ? FP8_MAX_E5M2 : FP8_MAX_E4M3) / (double)amax);
+    exponent = exponent > FP8_EXPONENT_MAX ? FP8_EXPONENT_MAX : exponent;
+    exponent = exponent < -FP8_EXPONENT_MAX ? -FP8_EXPONENT_MAX : exponent;
+    return ldexpf(1.0f, exponent);
+}
+
+status fp8_update_scales(struct kernels *k, struct tensor scales, struct tensor history,
+                         struct tensor maxima, int64_t row)
+{
+    SHAPE(scales, DTYPE_F32, history.columns, FP8_SCALES_STRIDE);
+    SHAPE(history, DTYPE_F32, history.rows, scales.rows);
+    SHAPE(maxima, DTYPE_F32, maxima.rows, history.columns);
+    REQUIRE(row >= 0 && row < history.rows && maxima.rows > 0, STATUS_INTERNAL,
+            "fp8_update_scales: row %" PRId64 " of %" PRId64 ", maxima of %" PRId64 " ranks", row,
+            history.rows, maxima.rows);
+    DISPATCH(k, fp8_update_scales, (double)(history.rows * history.columns),
+             compute_tensor_bytes(history) + compute_tensor_bytes(maxima), k, scales, history,
+             maxima, row);
 }
 
 static status check_fp8(const char *where, const struct kernels *k, struct tensor maxima,
@@ -20,6 +53,9 @@ static status check_fp8(const char *where, const struct kernels *k, struct tenso
             " rows, %" PRId64 " columns and %" PRId64 " weights",
             where, rows, outputs, inner, (int)FP8_MULTIPLE, k->limits.rows, k->limits.fp8_columns,
             k->limits.fp8_weights);
+    REQUIRE(!k->limits.fp8_rowwise || (scales.data == NULL && maxima.data == NULL), STATUS_INTERNAL,
+            "%s: row-wise scales are computed from the operands, but scales or maxima are present",
+            where);
     const size_t alignment = FP8_SCALES_STRIDE * sizeof(float);
     TRY(check_optional_shape(where, "maxima", maxima, DTYPE_F32, 1, FP8_OPERANDS));
     REQUIRE((uintptr_t)scales.data % alignment == 0 &&
@@ -41,7 +77,7 @@ status fp8_linear_forward(struct kernels *k, struct tensor y, struct tensor save
     TRY(check_fp8(__func__, k, maxima, scales, x.rows, w.columns, w.rows));
     REQUIRE(saved.data == NULL || act != ACTIVATION_NONE, STATUS_INTERNAL,
             "fp8_linear_forward: saved without an activation");
-    DISPATCH(k, fp8_linear_forward, count_flops(x, w),
+    DISPATCH(k, fp8_linear_forward, count_gemm_flops(x, w),
              compute_tensor_bytes(y) + compute_tensor_bytes(saved) + compute_tensor_bytes(x) +
                  compute_tensor_bytes(w),
              k, y, saved, maxima, x, w, bias, scales, act);
@@ -59,7 +95,7 @@ status fp8_linear_backward_input(struct kernels *k, struct tensor dx, struct bia
     if (act != ACTIVATION_NONE) {
         SHAPE(saved, k->dtype, dx.rows, dx.columns);
     }
-    DISPATCH(k, fp8_linear_backward_input, count_flops(dy, w),
+    DISPATCH(k, fp8_linear_backward_input, count_gemm_flops(dy, w),
              compute_tensor_bytes(dx) + compute_tensor_bytes(dy) + compute_tensor_bytes(w) +
                  compute_tensor_bytes(saved),
              k, dx, dbias, maxima, dy, w, scales, act, saved);
@@ -77,7 +113,7 @@ status fp8_linear_backward_weight(struct kernels *k, struct tensor dw, struct te
     if (dw.data == NULL && dbias.data == NULL) {
         return STATUS_OK;
     }
-    DISPATCH(k, fp8_linear_backward_weight, dw.data != NULL ? count_flops(x, dw) : 0,
+    DISPATCH(k, fp8_linear_backward_weight, dw.data != NULL ? count_gemm_flops(x, dw) : 0,
              (overwrite ? 1 : 2) * compute_tensor_bytes(dw) + compute_tensor_bytes(dy) +
                  compute_tensor_bytes(x),
              k, dw, dbias, maxima, dy, x, scales, overwrite);

@@ -1,5 +1,5 @@
-/* Checks the shapes of every operation, then calls the back-end's function and profiles it
- * (profile.c).
+/* Checks the shapes of every operation, then calls the back-end's function and profiles
+ * it (profile.c).
  *
  * Shapes that do not fit are a defect of the caller. The message contains all values to find it. */
 #include "kernels/kernels.h"
@@ -37,11 +37,6 @@ static status check_dropout(const char *where, const struct dropout *d)
     REQUIRE((unsigned)(act) < ACTIVATIONS, STATUS_INTERNAL,                                        \
             "%s: activation %d does not exist; the values are 0 to %d", __func__, (int)(act),      \
             (int)ACTIVATIONS - 1)
-
-static double count_gemm_flops(struct tensor x, struct tensor w)
-{
-    return 2.0 * (double)x.rows * (double)w.rows * (double)w.columns;
-}
 
 status linear_forward(struct kernels *k, struct tensor y, struct tensor saved, struct tensor x,
                       struct tensor w, struct tensor bias, enum activation act)
@@ -125,7 +120,7 @@ status op_scale(struct kernels *k, struct tensor x, float factor)
 status op_softcap(struct kernels *k, struct tensor x, float cap)
 {
     SHAPE(x, DTYPE_F32, x.rows, x.columns);
-    REQUIRE(cap > 0, STATUS_INTERNAL, "op_softcap: cap %g (above 0)", (double)cap);
+    REQUIRE(cap > 0, STATUS_INTERNAL, "op_softcap: cap %g; must be above 0", (double)cap);
     DISPATCH(k, op_softcap, (double)x.rows * (double)x.columns, 2 * compute_tensor_bytes(x), k, x,
              cap);
 }
@@ -199,7 +194,8 @@ status rotary_apply(struct kernels *k, struct tensor x, struct tensor table,
     SHAPE(table, DTYPE_F32, table.rows, table.columns);
     REQUIRE(table.columns % 2 == 0 && table.columns <= head_width && x.columns % head_width == 0,
             STATUS_INTERNAL,
-            "rotary_apply: %" PRId64 " columns in heads of %" PRId64 ", %" PRId64 " rotated",
+            "rotary_apply: %" PRId64 " columns in heads of %" PRId64 ", %" PRId64
+            " rotated; heads must divide the columns, and an even part of a head must rotate",
             x.columns, head_width, table.columns);
     PRESENT(positions);
     DISPATCH(k, rotary_apply, 3 * (double)x.rows * (double)x.columns, 2 * compute_tensor_bytes(x),
@@ -308,7 +304,7 @@ status residual_norm_forward(struct kernels *k, struct tensor z, struct tensor y
     }
     if (y.data != NULL) {
         SHAPE(y, k->dtype, n, c);
-        SHAPE(gamma, DTYPE_F32, 1, c);
+        SHAPE_OPTIONAL(gamma, DTYPE_F32, 1, c);
         SHAPE_OPTIONAL(beta, DTYPE_F32, 1, c);
         SHAPE_OPTIONAL(statistics, DTYPE_F32, n, 2);
         REQUIRE(epsilon > 0, STATUS_INTERNAL,
@@ -333,13 +329,15 @@ status residual_norm_backward(struct kernels *k, struct tensor dz, struct tensor
     SHAPE(dz, k->dtype, n, c);
     SHAPE(dy, k->dtype, n, c);
     SHAPE_OPTIONAL(ddelta, k->dtype, n, c);
-    SHAPE(gamma, DTYPE_F32, 1, c);
-    SHAPE(dgamma, DTYPE_F32, 1, c);
+    SHAPE_OPTIONAL(gamma, DTYPE_F32, 1, c);
+    SHAPE_OPTIONAL(dgamma, DTYPE_F32, 1, c);
     SHAPE_OPTIONAL(dbeta, DTYPE_F32, 1, c);
     SHAPE_OPTIONAL(dbias.sums, DTYPE_F32, 1, c);
     SHAPE(statistics, DTYPE_F32, n, 2);
     REQUIRE(dbeta.data == NULL || kind == NORM_LAYER, STATUS_INTERNAL,
             "residual_norm_backward: an RMS norm has no beta");
+    REQUIRE((dgamma.data == NULL) == (gamma.data == NULL), STATUS_INTERNAL,
+            "residual_norm_backward: of gamma and its gradient, only one is absent");
     TRY(check_dropout(__func__, &dropout));
     DISPATCH(k, residual_norm_backward, 12.0 * (double)n * (double)c,
              compute_tensor_bytes(z) + compute_tensor_bytes(dy) +
@@ -370,9 +368,10 @@ static status check_attention_bias(const char *where, const struct attention *a)
     REQUIRE(exact > 0 && table.rows <= ATTENTION_BUCKETS_MAX && a->bias.max_distance > exact &&
                 a->shared_prefix_offsets == NULL && a->softcap == 0,
             STATUS_INTERNAL,
-            "%s: bias of %" PRId64 " buckets (at most %d) up to the distance %" PRId64
-            ", without shared prefixes and soft-cap",
-            where, table.rows, ATTENTION_BUCKETS_MAX, a->bias.max_distance);
+            "%s: bias of %" PRId64 " buckets up to the distance %" PRId64
+            "; must be 4 to %d buckets, a distance above the exact buckets, no shared prefixes "
+            "and no soft-cap",
+            where, table.rows, a->bias.max_distance, ATTENTION_BUCKETS_MAX);
     return STATUS_OK;
 }
 
@@ -383,17 +382,19 @@ static status check_attention(const char *where, const struct attention *a, int6
                 a->sequences >= 0 && a->window >= 0 && a->longest_q >= 0 && a->longest_k >= 0,
             STATUS_INTERNAL,
             "%s: %d heads over %d key-value heads of width %" PRId64 ", %" PRId64
-            " sequences of at most %" PRId64 " queries and %" PRId64 " keys, window %" PRId64,
+            " sequences of at most %" PRId64 " queries and %" PRId64 " keys, window %" PRId64
+            "; heads and width must be above 0, key-value heads must divide the heads, and the "
+            "others must be at least 0",
             where, a->heads, a->kv_heads, a->head_width, a->sequences, a->longest_q, a->longest_k,
             a->window);
     REQUIRE(a->first_head >= 0 && (a->all_heads == 0 || a->first_head + a->heads <= a->all_heads),
-            STATUS_INTERNAL, "%s: heads [%d, %d) of %d", where, a->first_head,
+            STATUS_INTERNAL, "%s: heads [%d, %d) are outside of the %d heads", where, a->first_head,
             a->first_head + a->heads, a->all_heads);
     REQUIRE(a->head_width <= ATTENTION_WIDTH_MAX && a->scale > 0, STATUS_INTERNAL,
-            "%s: head width %" PRId64 " (at most %d), scale %g (above 0)", where, a->head_width,
-            ATTENTION_WIDTH_MAX, (double)a->scale);
+            "%s: head width %" PRId64 ", scale %g; must be at most %d and above 0", where,
+            a->head_width, (double)a->scale, ATTENTION_WIDTH_MAX);
     TRY(check_attention_bias(where, a));
-    REQUIRE(a->softcap >= 0, STATUS_INTERNAL, "%s: softcap %g (at least 0)", where,
+    REQUIRE(a->softcap >= 0, STATUS_INTERNAL, "%s: softcap %g; must be at least 0", where,
             (double)a->softcap);
     TRY(check_present(where, "cu_q", a->cu_q));
     TRY(check_present(where, "cu_k", a->cu_k));
@@ -405,7 +406,8 @@ static status check_attention(const char *where, const struct attention *a, int6
                     queries <= a->longest_q && keys <= a->longest_k,
                 STATUS_INTERNAL,
                 "%s: sequence %" PRId64 " has queries %d to %d of %" PRId64
-                " rows and keys %d to %d of %" PRId64 " (longest %" PRId64 " and %" PRId64 ")",
+                " rows and keys %d to %d of %" PRId64
+                "; offsets must not decrease, and the longest ranges are %" PRId64 " and %" PRId64,
                 where, i, a->cu_q[i], a->cu_q[i + 1], rows_q, a->cu_k[i], a->cu_k[i + 1], rows_k,
                 a->longest_q, a->longest_k);
         REQUIRE(
@@ -415,6 +417,19 @@ static status check_attention(const char *where, const struct attention *a, int6
             where, (int)i);
     }
     return check_dropout(where, &a->dropout);
+}
+
+/* Checks the operands that the forward and the backward pass have. */
+static status check_attention_operands(const char *where, const struct kernels *k, struct tensor o,
+                                       struct tensor q, struct tensor keys, struct tensor values,
+                                       const struct attention *a)
+{
+    int64_t q_columns = a->heads * a->head_width, kv_columns = a->kv_heads * a->head_width;
+    TRY(check_shape(where, "q", q, k->dtype, o.rows, q_columns));
+    TRY(check_shape(where, "o", o, k->dtype, q.rows, q_columns));
+    TRY(check_shape(where, "keys", keys, k->dtype, values.rows, kv_columns));
+    TRY(check_shape(where, "values", values, k->dtype, keys.rows, kv_columns));
+    return check_attention(where, a, q.rows, keys.rows, is_host_memory(k));
 }
 
 /* Counts the visible keys of n queries with a causal mask and a window over m keys. The first query
@@ -444,13 +459,8 @@ static double count_attention_pairs(const struct attention *a)
 status attention_forward(struct kernels *k, struct tensor o, struct tensor lse, struct tensor q,
                          struct tensor keys, struct tensor values, const struct attention *a)
 {
-    int64_t q_columns = a->heads * a->head_width, kv_columns = a->kv_heads * a->head_width;
-    SHAPE(q, k->dtype, o.rows, q_columns);
-    SHAPE(o, k->dtype, q.rows, q_columns);
-    SHAPE(keys, k->dtype, values.rows, kv_columns);
-    SHAPE(values, k->dtype, keys.rows, kv_columns);
+    TRY(check_attention_operands(__func__, k, o, q, keys, values, a));
     SHAPE_OPTIONAL(lse, DTYPE_F32, a->heads, q.rows);
-    TRY(check_attention(__func__, a, q.rows, keys.rows, is_host_memory(k)));
     double flops = k->profiling && is_host_memory(k)
                        ? 4 * count_attention_pairs(a) * (double)a->head_width
                        : 0;
@@ -465,17 +475,12 @@ status attention_backward(struct kernels *k, struct tensor dq, struct tensor dke
                           struct tensor keys, struct tensor values, struct tensor o,
                           struct tensor lse, const struct attention *a)
 {
-    int64_t q_columns = a->heads * a->head_width, kv_columns = a->kv_heads * a->head_width;
-    SHAPE(q, k->dtype, o.rows, q_columns);
-    SHAPE(o, k->dtype, q.rows, q_columns);
-    SHAPE(d_o, k->dtype, q.rows, q_columns);
-    SHAPE(dq, k->dtype, q.rows, q_columns);
-    SHAPE(keys, k->dtype, values.rows, kv_columns);
-    SHAPE(values, k->dtype, keys.rows, kv_columns);
-    SHAPE(dkeys, k->dtype, keys.rows, kv_columns);
-    SHAPE(dvalues, k->dtype, keys.rows, kv_columns);
+    TRY(check_attention_operands(__func__, k, o, q, keys, values, a));
+    SHAPE(d_o, k->dtype, q.rows, q.columns);
+    SHAPE(dq, k->dtype, q.rows, q.columns);
+    SHAPE(dkeys, k->dtype, keys.rows, keys.columns);
+    SHAPE(dvalues, k->dtype, keys.rows, keys.columns);
     SHAPE(lse, DTYPE_F32, a->heads, q.rows);
-    TRY(check_attention(__func__, a, q.rows, keys.rows, is_host_memory(k)));
     double flops = k->profiling && is_host_memory(k)
                        ? 10 * count_attention_pairs(a) * (double)a->head_width
                        : 0;
@@ -501,12 +506,14 @@ status classifier_run(struct kernels *k, float *losses, int32_t *argmax, struct 
                 shards <= (k->limits.vocabulary_shards > 1 ? k->limits.vocabulary_shards : 1),
             STATUS_INTERNAL,
             "classifier_run: vocabulary %" PRId64 ", shard %d of %" PRId64 " with %" PRId64
-            " rows each",
+            " rows each; the shards must contain the vocabulary, and the index must be below the "
+            "planned number of shards",
             c->vocabulary, c->vocabulary_shard.index, shards, w.rows);
     REQUIRE((c->entropies == NULL) == (c->mean_logits == NULL), STATUS_INTERNAL,
             "classifier_run: entropies without mean_logits, or mean_logits without entropies");
     REQUIRE(c->softcap >= 0 && c->label_smoothing >= 0 && c->label_smoothing < 1, STATUS_INTERNAL,
-            "classifier_run: softcap %g, smoothing %g", (double)c->softcap, c->label_smoothing);
+            "classifier_run: softcap %g, smoothing %g; must be at least 0, smoothing below 1",
+            (double)c->softcap, c->label_smoothing);
     SHAPE_OPTIONAL(c->bias, DTYPE_F32, 1, w.rows);
     if (c->gradient) {
         SHAPE(dx, k->dtype, x.rows, x.columns);
@@ -535,13 +542,13 @@ status classifier_logits(struct kernels *k, struct tensor logits, struct tensor 
     SHAPE(w, k->dtype, w.rows, x.columns);
     SHAPE(logits, DTYPE_F32, x.rows, logits.columns);
     REQUIRE(logits.columns <= w.rows, STATUS_INTERNAL,
-            "classifier_logits: %" PRId64 " logits of %" PRId64 " rows of w", logits.columns,
-            w.rows);
+            "classifier_logits: %" PRId64 " logits, but w has only %" PRId64 " rows",
+            logits.columns, w.rows);
     if (bias.data != NULL) {
         SHAPE(bias, DTYPE_F32, 1, bias.columns);
         REQUIRE(bias.columns >= logits.columns, STATUS_INTERNAL,
-                "classifier_logits: %" PRId64 " logits, but the bias has %" PRId64, logits.columns,
-                bias.columns);
+                "classifier_logits: %" PRId64 " logits, but the bias has only %" PRId64,
+                logits.columns, bias.columns);
     }
     DISPATCH(k, classifier_logits, count_gemm_flops(x, w),
              compute_tensor_bytes(x) + compute_tensor_bytes(w) + compute_tensor_bytes(logits), k,
@@ -553,14 +560,15 @@ status classifier_logits(struct kernels *k, struct tensor logits, struct tensor 
 status op_sum_of_squares(struct kernels *k, double *out, const float *x, int64_t count)
 {
     REQUIRE(count >= 0 && (count == 0 || x != NULL), STATUS_INTERNAL,
-            "op_sum_of_squares: %" PRId64 " elements at %p", count, (const void *)x);
+            "op_sum_of_squares: %" PRId64 " elements at %p; must be at least 0, at an address",
+            count, (const void *)x);
     DISPATCH(k, op_sum_of_squares, 2.0 * (double)count, 4.0 * (double)count, k, out, x, count);
 }
 
 status op_loss_stats(struct kernels *k, double *out, const struct loss_rows *t, int64_t rows)
 {
     REQUIRE(rows >= 0 && (t->argmax != NULL || t->entropies == NULL), STATUS_INTERNAL,
-            "op_loss_stats: %" PRId64 " rows, or entropies without argmax", rows);
+            "op_loss_stats: %" PRId64 " rows; must be at least 0, and entropies need argmax", rows);
     DISPATCH(k, op_loss_stats, (double)rows, 16.0 * (double)rows, k, out, t, rows);
 }
 
@@ -593,7 +601,7 @@ status kernels_roofline(struct kernels *k, double (*seconds)[KERNELS_ROOFLINE_AL
         const struct gemm_shape *p = &shapes[i];
         REQUIRE(p->rows > 0 && p->inner > 0 && p->outputs > 0 && p->count >= 0, STATUS_INTERNAL,
                 "kernels_roofline: GEMM %d is %" PRId64 " x %" PRId64 " x %" PRId64 ", %" PRId64
-                " times",
+                " times; sizes must be above 0, the count at least 0",
                 i, p->rows, p->inner, p->outputs, p->count);
     }
     REQUIRE(k->table.roofline != NULL, STATUS_UNAVAILABLE,

@@ -35,13 +35,15 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "base/device.h"
+#include "base/device/device.h"
 #include "base/status.h"
 #include "base/tensor.h"
 #include "kernels/adamw_parts.h"
 #include "kernels/bias_gradient.h"
 #include "kernels/control.h"
 #include "kernels/dropout.h"
+#include "kernels/head_loss.h"
+#include "kernels/rotary.h"
 
 struct kernels; /* context: the operations, threads and workspace of one device */
 
@@ -57,6 +59,7 @@ struct kernels_limits {
     int vocabulary_shards;            /* ranks that share the vocabulary; 0 and 1: not sharded */
     int bias_buckets;                 /* of a relative position bias in attention; 0: none */
     int64_t fp8_columns, fp8_weights; /* largest K or M, and K M, of FP8 layers; 0: none */
+    bool fp8_rowwise;                 /* each row of an FP8 operand has a scale (fp8.h) */
 };
 
 /* kernels_create - create a context on dev.
@@ -99,16 +102,16 @@ enum dtype kernels_dtype(const struct kernels *k);
 /* kernels_threads - return the number of CPU threads. */
 int kernels_threads(const struct kernels *k);
 
-/* kernels_description - return a line with the instruction set or GPU, the GEMM library and its
- * version.
+/* kernels_description - return a line with the instruction set or GPU, the GEMM library and
+ * its version.
  *
  * Memory    owned by the context */
 const char *kernels_description(const struct kernels *k);
 
 /* ---- graphs: one launch for many operations; on the CPU these functions do nothing ---- */
 
-/* Identifies a sequence of operations. Two sequences with equal keys usually have equal
- * launches. */
+/* Identifies a sequence of operations. Two sequences with equal keys usually have
+ * equal launches. */
 struct kernels_graph_key {
     const void *inputs; /* address of the inputs */
     int64_t rows;
@@ -246,50 +249,6 @@ status geglu_forward(struct kernels *k, struct tensor y, struct tensor gate_up,
 status geglu_backward(struct kernels *k, struct tensor d_gate_up, struct tensor dy,
                       struct tensor gate_up, enum activation act);
 
-/* ---- rotary position embedding (RoPE) ---- */
-
-/* The scaling of the frequencies for sequences that are longer than those of pre-training. */
-enum rotary_kind { ROTARY_PLAIN = 0, ROTARY_LINEAR, ROTARY_LLAMA3, ROTARY_YARN, ROTARY_DYNAMIC };
-
-struct rotary_scaling {
-    enum rotary_kind kind;
-    double factor;
-    double original_positions; /* ROTARY_LLAMA3, _YARN and _DYNAMIC: context of pre-training */
-    double positions;          /* ROTARY_DYNAMIC: context for which the base is computed */
-    /* limits in rotations within original_positions: of ROTARY_LLAMA3, and of ROTARY_YARN */
-    double low_frequency_factor, high_frequency_factor, beta_slow, beta_fast;
-    double attention_factor; /* ROTARY_YARN: factor of the table; 0: 0.1 ln(factor) + 1 */
-};
-
-/* rotary_frequency - compute the scaled frequency f_i of the pair i = 0 .. R/2 - 1 of a head.
- *
- * Numerics  in double precision
- * Source    as rotary_fill_table; width is R */
-double rotary_frequency(int64_t i, int64_t width, double theta,
-                        const struct rotary_scaling *scaling);
-
-/* rotary_fill_table - compute the table of cosines and sines for rotary_apply.
- *
- * Shapes    table f32 [P, R] in host memory; row p holds cos(p f_i) for i = 0 .. R/2 - 1, then
- *           sin(p f_i), with f_i = theta^(-2 i / R), scaled
- * Numerics  angles in double precision
- * Source    Su et al. 2021, arXiv:2104.09864; scaling: Chen et al. 2023, arXiv:2306.15595;
- *           YaRN: Peng et al. 2023, arXiv:2309.00071 */
-void rotary_fill_table(float *table, int64_t positions, int64_t width, double theta,
-                       const struct rotary_scaling *scaling);
-
-/* rotary_apply - rotate the pairs (i, i + R/2) of each head in place by the angles of the row.
- *
- * The last D - R columns of a head are unchanged (partial rotary positions). inverse rotates back,
- * which is also the backward pass.
- *
- * Shapes    x [N, h D] for any number of heads h, so that adjacent queries and keys are rotated in
- *           one call;  table f32 [P, R], R even and at most D = head_width;  positions int32 [N]
- * Errors    positions are not checked; the caller guarantees values in [0, P)
- * Source    Su et al. 2021, arXiv:2104.09864; pairs of halves as in Hugging Face's Llama */
-status rotary_apply(struct kernels *k, struct tensor x, struct tensor table,
-                    const int32_t *positions, int64_t head_width, bool inverse);
-
 /* ---- embedding ---- */
 
 /* embedding_forward - compute y = drop(token_table[token - first_token] +
@@ -374,8 +333,7 @@ struct attention {
     /* int32 [2 sequences] or NULL. If not NULL, each sequence is a prompt followed by two
      * responses. In sequence i the first response begins at row shared_prefix_offsets[2 i] of the
      * sequence and the second one at row shared_prefix_offsets[2 i + 1]; the second does not attend
-     * to the first.
-     * Only for causal self-attention without a window. */
+     * to the first. Only for causal self-attention without a window. */
     const int32_t *shared_prefix_offsets;
     int64_t longest_q;      /* largest number of queries of a sequence */
     int64_t longest_k;      /* largest number of keys of a sequence */
@@ -518,8 +476,8 @@ struct adamw {
 status adamw_update(struct kernels *k, float *weights, bf16 *copy, void *moment1, void *moment2,
                     const float *gradient, int64_t count, const struct adamw *settings);
 
-/* lamb_moments - first half of a LAMB step: update the moments, compute the norms of the trust
- * ratio.
+/* lamb_moments - first half of a LAMB step: update the moments, compute the norms of the
+ * trust ratio.
  *
  * The update direction is u = m / correction1 / (sqrt(v / correction2) + epsilon) + weight_decay w.
  *
@@ -530,8 +488,8 @@ status adamw_update(struct kernels *k, float *weights, bf16 *copy, void *moment1
  *           or ranks
  * Numerics  sums in double precision, in a fixed order; u is computed from the moments after their
  *           rounding, as in lamb_apply
- * Source    You et al. 2019, arXiv:1904.00962; as in NVIDIA's Apex (FusedLAMB): the ratio is not
- *           clamped */
+ * Source    You et al. 2019, arXiv:1904.00962; as in NVIDIA's Apex (FusedLAMB): the ratio is
+ *           not clamped */
 status lamb_moments(struct kernels *k, double *sums, const float *weights, void *moment1,
                     void *moment2, const float *gradient, int64_t count,
                     const struct adamw *settings);
@@ -543,6 +501,25 @@ status lamb_moments(struct kernels *k, double *sums, const float *weights, void 
  * Source    as lamb_moments */
 status lamb_apply(struct kernels *k, float *weights, bf16 *copy, const void *moment1,
                   const void *moment2, int64_t count, const struct adamw *settings);
+
+/* lamb_parts_moments - lamb_moments for several parts.
+ *
+ * Shapes    as adamw_parts_update;  sums f64 [part_count, 2] on the device
+ * Numerics  the bits of lamb_moments for each part
+ * Errors    STATUS_INTERNAL with stochastic rounding, with moments in bf16, or with more than
+ *           LAMB_PARTS_SUMS_MAX sums */
+status lamb_parts_moments(struct kernels *k, double *sums, const float *weights, float *moment1,
+                          float *moment2, const float *gradient, const struct adamw_parts *p,
+                          const struct adamw *settings);
+
+/* lamb_parts_apply - lamb_apply for several parts.
+ *
+ * Shapes    as adamw_parts_update;  ratios f64 [part_count] on the device
+ * Numerics  the bits of lamb_apply for each part, with base_rate times its ratio as learning rate
+ * Errors    STATUS_INTERNAL with stochastic rounding or moments in bf16 */
+status lamb_parts_apply(struct kernels *k, float *weights, bf16 *copy, const float *moment1,
+                        const float *moment2, const double *ratios, const struct adamw_parts *p,
+                        const struct adamw *settings);
 
 /* op_round_weights - round weights to their bf16 copy, as adamw_update and lamb_apply do.
  *
@@ -568,7 +545,7 @@ struct loss_rows {
 
 /* op_loss_stats - sum losses, counted rows, correct rows (argmax equals the target) and entropies.
  *
- * Shapes    out f64 [2, 3 or 4] on the device: the sums in this order, those that are requested
+ * Shapes    out f64 [2, 3 or 4] on the device: the requested sums, in this order
  * Numerics  double precision, in a fixed order
  * Errors    STATUS_INTERNAL if entropies are given without argmax */
 status op_loss_stats(struct kernels *k, double *out, const struct loss_rows *t, int64_t rows);
@@ -612,21 +589,29 @@ status op_copy(struct kernels *k, struct tensor to, struct tensor from);
  *           device; not collective */
 status kernels_tune(struct kernels *k, bool measure, char **text);
 
-/* kernels_tune_import - replace all results by those of another rank, so that all ranks use
+/* kernels_tune_import - replace all results by the results of another rank, so that all ranks use
  * the same algorithms. */
 status kernels_tune_import(struct kernels *k, const char *text);
 
 /* ---- profile, for `bireme bench step` ---- */
 
+/* The work of the threads in GEMMs that are divided into units, counted in products of two
+ * elements. The idle share is 1 - done / possible. */
+struct gemm_work {
+    double done;
+    double possible; /* the work if each thread did as much as the busiest one */
+};
+
 struct kernels_time {
     const char *operation;
     double seconds;
     int64_t calls;
-    double flops; /* multiply and add count as two */
-    double bytes; /* each operand counts once */
+    double flops;               /* multiply and add count as two */
+    double bytes;               /* each operand counts once */
+    struct gemm_work gemm_work; /* zeros on a GPU, and without GEMMs */
 };
 
-enum { KERNELS_OPERATIONS_MAX = 48 };
+enum { KERNELS_OPERATIONS_MAX = 56 };
 
 /* kernels_profile - start (on) or stop profiling; a start resets all counters.
  *
@@ -656,8 +641,8 @@ struct gemm_shape {
 
 enum { KERNELS_ROOFLINE_ALGORITHMS = 2 };
 
-/* kernels_roofline - time each GEMM shape alone, `count` times, with every algorithm of the
- * back-end.
+/* kernels_roofline - time each GEMM shape alone, `count` times, with every algorithm of
+ * the back-end.
  *
  * The GEMMs have no bias, activation or copy. To find the fastest algorithm of each shape, call it
  * several times, alternating with steps.

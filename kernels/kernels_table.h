@@ -1,5 +1,5 @@
-/* The interface of a back-end: one function for each operation of kernels.h, with the same
- * signature.
+/* The interface of a back-end: one function for each operation of kernels.h, with the
+ * same signature.
  *
  * KERNELS_OPERATIONS lists every operation once. The table of functions, the rows of the profile
  * and the CPU's prototypes for each instruction set are generated from it. kernels.c checks the
@@ -20,6 +20,7 @@
     X(fp8_linear_forward)                                                                          \
     X(fp8_linear_backward_input)                                                                   \
     X(fp8_linear_backward_weight)                                                                  \
+    X(fp8_update_scales)                                                                           \
     X(activation_forward)                                                                          \
     X(op_scale)                                                                                    \
     X(op_softcap)                                                                                  \
@@ -48,6 +49,8 @@
     X(adamw_parts_update)                                                                          \
     X(lamb_moments)                                                                                \
     X(lamb_apply)                                                                                  \
+    X(lamb_parts_moments)                                                                          \
+    X(lamb_parts_apply)                                                                            \
     X(op_round_weights)                                                                            \
     X(op_sum_of_squares)                                                                           \
     X(control_gradient_squares)                                                                    \
@@ -57,6 +60,7 @@
     X(control_trust_ratios)                                                                        \
     X(control_decide_update)                                                                       \
     X(op_loss_stats)                                                                               \
+    X(head_loss_run)                                                                               \
     X(op_add)                                                                                      \
     X(op_cast)
 
@@ -97,6 +101,7 @@ struct kernels {
     void *state;
     char description[160];
     bool profiling;
+    struct gemm_work gemm_work; /* of the running operation, while profiling */
     struct kernels_time times[OPERATIONS];
 };
 

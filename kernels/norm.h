@@ -13,8 +13,8 @@ enum norm_kind { NORM_LAYER = 0, NORM_RMS };
 /* residual_norm_forward - compute z = x + drop(delta), then y = norm(z) * gamma + beta.
  *
  * Shapes    z, y, x, delta [N, C];  gamma, beta f32 [1, C], beta absent: no bias, as always for
- *           RMS;  statistics f32 [N, 2]: mean (0 for RMS) and reciprocal standard deviation, kept
- *           for the backward pass
+ *           RMS; gamma absent: no weight;  statistics f32 [N, 2]: mean (0 for RMS) and reciprocal
+ *           standard deviation, kept for the backward pass
  * Units     epsilon is added to the variance, not to the deviation; > 0
  * Memory    delta absent: z is not written and y = norm(x); y absent: only z is computed; z may
  *           alias x
@@ -25,8 +25,8 @@ status residual_norm_forward(struct kernels *k, struct tensor z, struct tensor y
                              struct tensor gamma, struct tensor beta, enum norm_kind kind,
                              float epsilon, struct dropout dropout);
 
-/* Which tensor continues as the residual stream. It determines where the stream's gradient
- * enters. */
+/* Which tensor continues as the residual stream. It determines where the stream's
+ * gradient enters. */
 enum norm_residual {
     NORM_RESIDUAL_PRE = 0, /* z, the input of the norm (pre-norm): dz += norm'(dy) */
     NORM_RESIDUAL_NONE,    /* none: dz = norm'(dy) */
@@ -37,8 +37,8 @@ enum norm_residual {
  *
  * dbias is the gradient of the bias of the linear layer that computed delta.
  *
- * Shapes    dz, ddelta, dy, z [N, C];  gamma, dgamma, dbeta f32 [1, C], dbeta absent for RMS;
- *           statistics f32 [N, 2] from the forward pass
+ * Shapes    dz, ddelta, dy, z [N, C];  gamma, dgamma, dbeta f32 [1, C], dbeta absent for RMS,
+ *           gamma and dgamma absent: no weight;  statistics f32 [N, 2] from the forward pass
  * Memory    dz holds the gradient of the residual stream on entry and the gradient of z on return;
  *           dgamma and dbeta are added to; ddelta absent: there was no dropout and ddelta equals
  *           dz; with NORM_RESIDUAL_NONE, dz may alias dy

@@ -12,6 +12,10 @@ static const char *get_reported_name(enum kernels_operation operation, const cha
     switch (operation) {
     case OPERATION_adamw_parts_update:
         return "adamw_update";
+    case OPERATION_lamb_parts_moments:
+        return "lamb_moments";
+    case OPERATION_lamb_parts_apply:
+        return "lamb_apply";
     case OPERATION_op_scale:
         return "scale";
     case OPERATION_op_loss_stats:
@@ -74,6 +78,9 @@ status kernels_record(struct kernels *k, enum kernels_operation operation, doubl
         t->calls++;
         t->flops += flops;
         t->bytes += bytes;
+        t->gemm_work.done += k->gemm_work.done;
+        t->gemm_work.possible += k->gemm_work.possible;
+        k->gemm_work = (struct gemm_work){0};
     }
     return result;
 }

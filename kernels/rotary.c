@@ -1,21 +1,23 @@
 /* The table of rotary position embedding: cosines and sines of p f_i, f_i = theta^(-2 i / R).
  * R is the number of rotated columns of a head.
  *
- * For sequences longer than those of pre-training, a frequency f is scaled:
+ * For sequences longer than in pre-training, a frequency f is scaled:
  *
  *   linear   f / s
  *   llama3   u f + (1 - u) f / s, with u = (o f / 2 pi - low) / (high - low) clamped to [0, 1]
  *   yarn     (1 - r) f + r f / s, with r = (i - first) / (last - first) clamped to [0, 1]
  *   dynamic  f of the base theta (s p / o - s + 1)^(R / (R - 2)), for a context p above o
+ *   longrope f / c_i, with a constant for each i
  *
  * Here o is original_positions, so that o f / 2 pi is the number of rotations within the context of
  * pre-training. Frequencies with at least `high` rotations are unchanged. Those with at most `low`
  * rotations are divided by s. YaRN interpolates over the index i instead: `first` is the last index
- * with at least beta_fast rotations, and `last` is the first index with at most beta_slow. It also
- * multiplies the table by the attention factor, which makes the scores of attention larger.
+ * with at least beta_fast rotations, and `last` is the first index with at most beta_slow. YaRN and
+ * LongRoPE multiply the table by the attention factor, which makes the scores of attention larger.
  *
  * Source    Chen et al. 2023, arXiv:2306.15595; Peng et al. 2023, arXiv:2309.00071 (also of the
- *           dynamic base); modeling_rope_utils of Hugging Face transformers */
+ *           dynamic base); Ding et al. 2024, arXiv:2402.13753; modeling_rope_utils of Hugging
+ *           Face transformers */
 #include <math.h>
 
 #include "kernels/kernels.h"
@@ -63,20 +65,33 @@ double rotary_frequency(int64_t i, int64_t width, double theta, const struct rot
     }
     case ROTARY_DYNAMIC:
         return pow(compute_dynamic_base(width, theta, s), -2.0 * (double)i / (double)width);
+    case ROTARY_LONGROPE:
+        return frequency / s->pair_factors[i];
     case ROTARY_PLAIN:
         break;
     }
     return frequency;
 }
 
+double rotary_attention_factor(const struct rotary_scaling *s)
+{
+    switch (s->kind) {
+    case ROTARY_YARN:
+        return s->attention_factor != 0 ? s->attention_factor : 0.1 * log(s->factor) + 1;
+    case ROTARY_LONGROPE:
+        return s->attention_factor != 0 ? s->attention_factor
+               : s->factor > 1          ? sqrt(1 + log(s->factor) / log(s->original_positions))
+                                        : 1;
+    default:
+        return 1;
+    }
+}
+
 void rotary_fill_table(float *table, int64_t positions, int64_t width, double theta,
                        const struct rotary_scaling *scaling)
 {
     int64_t half = width / 2;
-    bool is_yarn = scaling->kind == ROTARY_YARN;
-    double size = !is_yarn                         ? 1
-                  : scaling->attention_factor != 0 ? scaling->attention_factor
-                                                   : 0.1 * log(scaling->factor) + 1;
+    double size = rotary_attention_factor(scaling);
     for (int64_t i = 0; i < half; i++) {
         double frequency = rotary_frequency(i, width, theta, scaling);
         for (int64_t p = 0; p < positions; p++) {

@@ -19,8 +19,9 @@ static status check_rows(const char *where, const struct kernels *k, struct tens
     TRY(check_shape(where, "sums", sums, DTYPE_F32, x.rows, 1));
     TRY(check_shape(where, "gamma", gamma, DTYPE_F32, 1, x.columns));
     REQUIRE(whole_columns >= x.columns, STATUS_INTERNAL,
-            "%s: %" PRId64 " of %" PRId64 " columns are on this rank", where, x.columns,
-            whole_columns);
+            "%s: this rank has %" PRId64 " columns; must be at most the %" PRId64
+            " columns of all ranks",
+            where, x.columns, whole_columns);
     return STATUS_OK;
 }
 

@@ -1,5 +1,5 @@
-/* RMS norm of rows that are split by columns over tensor-parallel ranks. kernels.h includes this
- * header.
+/* RMS norm of rows that are split by columns over tensor-parallel ranks. kernels.h includes
+ * this header.
  *
  * A rank has C of the W columns. Each pass has two operations. The first one computes a sum of each
  * row over the columns of this rank. The caller adds the sums of all ranks. The second operation

@@ -6,13 +6,14 @@
 #                                          FOLDER/build, run all kernel tests and a short training
 #   scripts/check_arm64.sh FOLDER TEST...  the same with these tests only, for example: math norm
 #
-# FOLDER can be used again; the libraries are then not downloaded. MPI and CUDA are not built. All
-# tests take an hour or more, because qemu emulates each instruction.
+# FOLDER can be used again; the libraries are then not downloaded. MPI and CUDA are not built. The
+# tests of many threads omit their largest shapes, because qemu emulates each instruction. All tests
+# take about three minutes of CPU time.
 set -euo pipefail
 source=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 folder=$(mkdir -p "${1:?usage: scripts/check_arm64.sh FOLDER [TEST...]}" && cd "$1" && pwd)
 shift
-export ARM64_ROOT=$folder/root BIREME_SOURCE_DIR=$source
+export ARM64_ROOT=$folder/root BIREME_SOURCE_DIR=$source BIREME_EMULATED_CPU=1
 libraries=libc6-dev,libgomp1,libstdc++-12-dev,libhdf5-dev,zlib1g-dev,libarchive-dev,libyaml-dev
 libraries+=,libjansson-dev,libpcre2-dev,libutf8proc-dev,libssl-dev,libprotobuf-c-dev,libdnnl-dev
 libraries+=,libisal-dev,libmicrohttpd-dev
@@ -56,14 +57,17 @@ cmake --build "$folder/build" --target bireme "${tests[@]/#/test_program_}"
 
 failed=0
 for test in "${tests[@]}"; do
-    seconds=$SECONDS
-    if qemu-aarch64 -L "$ARM64_ROOT" "$folder/build/tests/kernels/test_$test" \
-        >"$folder/$test.log" 2>&1; then
-        echo "$test: passed in $((SECONDS - seconds)) s"
-    else
+    seconds=$SECONDS code=0
+    qemu-aarch64 -L "$ARM64_ROOT" "$folder/build/tests/kernels/test_$test" \
+        >"$folder/$test.log" 2>&1 || code=$?
+    case $code in
+    0) echo "$test: passed in $((SECONDS - seconds)) s" ;;
+    77) echo "$test: $(grep '^skipped: ' "$folder/$test.log")" ;;
+    *)
         echo "$test: failed; see $folder/$test.log"
         failed=1
-    fi
+        ;;
+    esac
 done
 qemu-aarch64 -L "$ARM64_ROOT" "$folder/build/trainer/bireme" bench step --no-roofline --repeats 3 \
     model.num_layers=2 model.hidden_size=64 model.num_heads=4 model.vocab_size=200 \

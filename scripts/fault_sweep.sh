@@ -2,7 +2,11 @@
 # Lets every file call of a save fail once, in every layout, and checks that no checkpoint is lost.
 #
 #   scripts/fault_sweep.sh [--sample N] [--seed S] [--seconds T] [--only TEXT] [FOLDER]
+#   scripts/fault_sweep.sh --direct [--only TEXT] [FOLDER]
 #
+#   --direct     all faults of a case in one start (tests/trainer/train/save_faults.c): no rank is
+#                killed, but the folder is copied before each call, and each copy is opened as at
+#                the next start of a job. Exit codes and messages are not checked
 #   --sample N   try one of N faults, chosen by the seed (default: 1, all)
 #   --seed S     seed of the sample (default: from the commit)
 #   --seconds T  omit the faults that are not tried after about T seconds, and print their number
@@ -16,17 +20,18 @@
 # bytes. After the fault:
 #   - the exit code and the error are the right ones
 #   - a step that was reported as saved exists; the files of every published step have the same bits
-#     as those of a run without a fault
+#     as the files of a run without a fault
 #   - the next start, which has the next fault, resumes from that step
 # Prints a line per case. The exit code is 0 only if every fault was handled.
 #
 # Environment: BIREME_SWEEP_JOBS is the number of cases at the same time (default: cores).
 # BIREME_SWEEP_TIMEOUT is the limit of one run in seconds (default: 120); a run that takes longer
-# counts as a hang, so a busy machine needs a larger value.
+# counts as a hang, so a busy machine needs a larger value. With --direct, a case is one run, and
+# the limit is ten times as long.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 source_folder=$PWD
-sample=1 seconds='' only='' build=build timeout=${BIREME_SWEEP_TIMEOUT:-120}
+sample=1 seconds='' only='' direct='' build=build timeout=${BIREME_SWEEP_TIMEOUT:-120}
 # The first digits of the commit; a fixed number outside a repository.
 seed=$((16#$(git rev-parse --short=7 HEAD 2>/dev/null || echo 5eed)))
 while [ $# -gt 0 ]; do
@@ -35,6 +40,7 @@ while [ $# -gt 0 ]; do
     --seed) seed=$2 && shift 2 ;;
     --seconds) seconds=$2 && shift 2 ;;
     --only) only=$2 && shift 2 ;;
+    --direct) direct=1 && shift ;;
     -*) sed -n '2,/^set /p' "$0" | sed -n 's/^# \{0,1\}//p' >&2 && exit 64 ;;
     *) build=$1 && shift ;;
     esac
@@ -74,8 +80,8 @@ train() {
     code=$?
 }
 
-# check_steps: the folders step-* of the run have the same bits as those of the run without a fault,
-# and the newest is not older than the newest step that was reported as saved.
+# check_steps: the folders step-* have the same bits as the folders of the run without a fault, and
+# the newest is not older than the newest step that was reported as saved.
 check_steps() {
     local step file newest=0
     for step in run/checkpoints/step-*; do
@@ -136,6 +142,29 @@ is_chosen() {
     [ $(((seed + number * 7919) % sample)) = 0 ]
 }
 
+# direct_case LAYOUT MODE SETTING...: all faults of a case in one start, in a separate folder.
+direct_case() {
+    local begin=$SECONDS layout=$1 mode=$2 code=0 words
+    shift 2
+    mkdir "$folder/$layout-$mode"
+    cd "$folder/$layout-$mode" || exit 1
+    timeout $((10 * timeout)) mpirun --oversubscribe --mca mpi_yield_when_idle 1 -np 2 \
+        env FAULT_DIR=checkpoints "$build/tests/trainer/save_faults" "$folder/recipe.yaml" \
+        run_dir=run data.tokenizer="$folder/tokenizer" "data.train=$folder/data/train-*.h5" "$@" \
+        checkpoint.async="$([ "$mode" = async ] && echo true || echo false)" checkpoint.keep=1 \
+        </dev/null >out 2>stderr || code=$?
+    # calls of both ranks, "kill", copies, and the other kinds with their numbers
+    read -r -a words < <(sed -n 's/^calls //p' out)
+    if [ $code != 0 ] || [ ${#words[@]} != 12 ]; then
+        echo "fault_sweep: $layout $mode: ended with $code; the end of stderr:" >&2
+        tail -n 30 stderr >&2
+        exit 1
+    fi
+    cd "$folder" && rm -rf "$layout-$mode"
+    echo "$layout $mode ${words[0]} ${words[1]} ${words[3]} ${words[5]} ${words[7]} ${words[9]} 0" \
+        "$((SECONDS - begin))" | tee "result-$layout-$mode"
+}
+
 # sweep_case LAYOUT MODE SETTING...: all faults of a case, in a separate folder.
 sweep_case() {
     local begin=$SECONDS rank at call fault counts='' tried omitted=0 effective=0
@@ -194,7 +223,8 @@ run_bireme 0 train recipe.yaml run_dir="$folder/base" checkpoint.every=0
 echo "fault_sweep: one of $sample faults, seed $seed, commit $(git -C "$source_folder" rev-parse \
     --short HEAD 2>/dev/null || echo unknown)"
 echo 'layout mode calls_0 calls_1 kill enospc eio short omitted seconds'
-started=0
+method=sweep started=0
+[ -z "$direct" ] || method=direct
 # The ten cases share the time.
 cases=10
 [ -z "$only" ] || cases=1
@@ -207,7 +237,8 @@ for case in 'zero_0 parallel.zero_stage=0' 'zero_1 parallel.zero_stage=1' \
         more=()
         [ "$layout" != lora ] || more=("${adapters[@]}")
         [ "$(jobs -rp | wc -l)" -lt "${BIREME_SWEEP_JOBS:-$(nproc)}" ] || wait -n
-        (trap - EXIT && sweep_case "$layout" $mode "$setting" "${more[@]}") &
+        (trap - EXIT && "${method}_case" "$layout" $mode "$setting" \
+            "${more[@]}") &
         started=$((started + 1))
     done
 done

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Writes the manual pages of the commands and the completions for bash and zsh, from the tables that
+# Writes the man pages of the commands and the completions for bash and zsh, from the tables that
 # the program prints (--help=table, trainer/cli/options.h). The build runs it (target manual).
 #
 #   scripts/generate_manual.sh PROGRAM FOLDER
@@ -42,7 +42,7 @@ list_pages() {
     done
 }
 
-# The functions of the awk programs that write manual pages.
+# The functions of the awk programs that write man pages.
 # shellcheck disable=SC2016 # awk expands the dollar signs
 readonly roff='
     function escape(text) {
@@ -99,6 +99,13 @@ write_page() {
             if ($5 != "") note = note (note != "" ? "; " : "") "required"
             if ($6 != "") note = note (note != "" ? "; " : "") "default: " $6
             print_line($8 (note != "" ? " (" note ")" : ""))
+        }
+        $1 == "examples" {
+            begin_section("EXAMPLES")
+            print ".nf"
+            count = split($2, lines, /\\n/)
+            for (i = 1; i <= count; i++) print_line(lines[i])
+            print ".fi"
         }
         END { print ".SH SEE ALSO\n.BR bireme (1)" }' >"$folder/man1/$name.1"
 }

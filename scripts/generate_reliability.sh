@@ -21,9 +21,8 @@ This page lists each fault, what Bireme promises after it, and the tests.
 
 A checkpoint that was reported as saved (`saved step N`) stays valid after each of these faults,
 unless a row states otherwise. The same command then resumes, and the final weights have the same
-bits as those of a run without the fault. [exit_codes.md](exit_codes.md) describes the exit codes
-and the `E-` words, [warnings.md](warnings.md) the `W-` names. 137 is the code of mpirun after a
-SIGKILL.
+bits as without the fault. [exit_codes.md](exit_codes.md) describes the exit codes and the `E-`
+words, [warnings.md](warnings.md) the `W-` names. 137 is the code of mpirun after a SIGKILL.
 
 | | fault | promise | exit code | tests |
 |---|---|---|---|---|

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Copies the built program, its shared libraries (Open MPI with its plugins and mpirun, HDF5,
 # oneDNN, ...), the recipes, the programs of scripts/gpu_check.sh and the objects for
-# scripts/gpu_rebuild.sh to one folder of less than 36 MiB. Together with the repository it has less
-# than 64 MiB. The folder is for another x86-64 Linux machine that has the NVIDIA driver, the
+# scripts/gpu/gpu_rebuild.sh to one folder of less than 36 MiB. Together with the repository it has
+# less than 64 MiB. The folder is for another x86-64 Linux machine that has the NVIDIA driver, the
 # libraries of CUDA 13 and xz.
 #
 #   scripts/gpu_bundle.sh [--build DIR] OUT_DIR
@@ -10,7 +10,7 @@
 # OUT_DIR must not exist. DIR is a build folder. Without --build, the script configures and builds
 # build-gpu/ with CUDA for sm_90a only (H100, H200), which takes some minutes. On the other machine,
 # run OUT_DIR/bireme ... or OUT_DIR/mpirun -np 2 OUT_DIR/bireme ...; OUT_DIR/scripts/gpu_check.sh
-# uses these programs, and OUT_DIR/scripts/gpu_rebuild.sh compiles changed kernels. The other
+# uses these programs, and OUT_DIR/scripts/gpu/gpu_rebuild.sh compiles changed kernels. The other
 # machine needs the glibc version that CONTENTS.txt names, or a newer one. The program loads NCCL at
 # run time if the machine has it.
 set -euo pipefail
@@ -68,8 +68,8 @@ program=$build/trainer/bireme
 [ -x "$program" ] ||
     fail 66 "$program does not exist: build first (cmake --build $build), or omit --build"
 
-# Libraries that are not copied: those of glibc, of which two versions cannot be mixed, and those of
-# the NVIDIA driver and of CUDA, which the other machine has.
+# Libraries that are not copied. Two versions of glibc cannot be mixed. The other machine has the
+# libraries of the NVIDIA driver and of CUDA.
 readonly glibc_libraries='ld-linux[^/]*|lib(c|m|dl|rt|pthread|resolv|util|anl|nss_[^/]*)'
 readonly cuda_libraries='lib(cuda|cudart|cublas|cublasLt|nccl|nvrtc|nvidia[^/]*)'
 
@@ -162,9 +162,10 @@ for test in "$build/tests/kernels/test_cuda_operations" "$build/tests/simt/confo
         strip -o "$root/tests/$(basename "$test")" "$test"
     fi
 done
-mkdir -p "$out/scripts"
-cp "$source"/scripts/{gpu_check,gpu_check_tests,gpu_check_results,gpu_rebuild}.sh \
-    "$source"/scripts/{bench_gpu,bench_peers}.py "$out/scripts/"
+mkdir -p "$out/scripts/bench" "$out/scripts/gpu"
+cp "$source/scripts/gpu_check.sh" "$out/scripts/"
+cp "$source"/scripts/gpu/*.sh "$out/scripts/gpu/"
+cp "$source"/scripts/bench/{bench_gpu,bench_peers}.py "$out/scripts/bench/"
 cp -R "$source/recipes" "$source/LICENSE" "$out/"
 mkdir -p "$out/tests/simt" "$out/tests/trainer"
 cp "$source/tests/temporary_folder.sh" "$out/tests/"
@@ -182,11 +183,11 @@ list_needed() {
 # copy_sources: copy the sources of the kernels, and the headers that they include.
 copy_sources() {
     local folder
-    for folder in base kernels kernels/cuda tests/simt; do
+    for folder in base base/device kernels tests/simt; do
         mkdir -p "$out/$folder"
         cp "$source/$folder"/*.h "$out/$folder/"
     done
-    cp "$source"/kernels/cuda/*.{cu,cuh,c} "$out/kernels/cuda/"
+    cp -R "$source/kernels/cuda" "$out/kernels/"
     cp "$source"/tests/simt/{conformance,planted}.cu "$out/tests/simt/"
 }
 
@@ -210,7 +211,7 @@ copy_objects() {
     done
     "$nvcc" "${architectures[@]}" "$objects"/cuda/{conformance,planted}.cu.o \
         -o "$root/tests/conformance_cuda"
-    "$source/scripts/gpu_rebuild.sh" --record "$out"
+    "$source/scripts/gpu/gpu_rebuild.sh" --record "$out"
 }
 
 nvcc=$(sed -n 's/^BIREME_NVCC:[^=]*=//p' "$build/CMakeCache.txt" 2>/dev/null || true)
@@ -235,7 +236,7 @@ for library in $(list_libraries "${binaries[@]}") $plugin_libraries; do
     cp -Ln "$library" "$libraries/$(basename "$library")"
 done
 # libicudata has 30 MiB of tables that convert character sets in XML. libarchive loads it for a
-# format that Bireme does not read. So an empty library with the same symbol replaces it.
+# format that Bireme does not read. Therefore an empty library with the same symbol replaces it.
 for library in "$libraries"/libicudata.so.*; do
     if [ -e "$library" ]; then
         echo "const char icudt${library##*.}_dat[64] __attribute__((aligned(16))) = {0};" |

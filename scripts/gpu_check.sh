@@ -5,8 +5,8 @@
 #
 #   scripts/gpu_check.sh [--bundle DIR] [--items DIR] [--only NAME[,NAME...]] [--list] OUT_DIR
 #
-# The programs are those of a bundle (scripts/gpu_bundle.sh): of --bundle DIR, or of the bundle that
-# contains this script. Otherwise they are those of build/ in this repository.
+# The programs come from a bundle (scripts/gpu_bundle.sh): from --bundle DIR, or from the bundle
+# that contains this script. Otherwise they come from build/ in this repository.
 #
 # The script writes to OUT_DIR, after each item and when it is stopped: check.json (all
 # measurements), table.txt (also printed at the end) and results.tgz, which contains both and the
@@ -26,7 +26,7 @@
 # Environment:
 #   BIREME_PROGRAM      the program (default: the one of the bundle or build/trainer/bireme)
 #   PYTHON              Python, with the package torch for the PyTorch items (default: python3)
-#   BIREME_CUBLASLT, BIREME_NCCL   libraries (default: those of ldconfig, of /usr/local/cuda or of
+#   BIREME_CUBLASLT, BIREME_NCCL   libraries (default: from ldconfig, from /usr/local/cuda or from
 #                       the packages nvidia of PYTHON)
 #   GPU_CHECK_SECONDS   time limit of the whole check (default: 540)
 #   GPU_CHECK_JOBS      tests of an item that run at the same time (default: 6)
@@ -49,7 +49,7 @@ kernels 120 gate: the tests of the kernels pass on the GPU
 training 150 gate: the tests of training pass on the GPU
 losses 60 gate: losses of 50 steps: as on the CPU (fp32 1e-4, bf16 1 %), the same with CUDA graphs
 gpt2_124m 90 a training step of GPT-2 124M, 64 x 1024 tokens; goal: 48 % MFU
-train_gpt2_124m 60 the same steps by bireme train, without and with CUDA graphs
+train_gpt2_124m 60 the same steps by bireme train: without and with CUDA graphs, and with LAMB
 operations 60 each operation and its bound; goal: 85 % of the copy rate for memory-bound operations
 attention 80 attention in PyTorch by back-end; goals: mma.sync 85 % of flash, wgmma 95 % of cuDNN
 plans 5 the timings of GEMMs and their epilogues from the steps: gemm.plans
@@ -66,6 +66,7 @@ torch_gpt2_1558m 120 the same in PyTorch
 torch_bert_large_phase2 120 the same in PyTorch
 llama_1b 90 a Llama of 1B parameters, 8 x 4096 tokens
 llama_1b_fp8 90 the step of llama_1b with train.precision fp8
+llama_1b_fp8_rowwise 90 the step of llama_1b with train.precision fp8 and fp8.recipe rowwise
 torch_llama_1b 120 the same in PyTorch
 ceilings 40 the rates of a copy and of GEMMs in PyTorch
 "
@@ -136,8 +137,8 @@ run_bireme() {
 
 # ---- items ----
 
-# shellcheck source=scripts/gpu_check_tests.sh
-. "$here/gpu_check_tests.sh"
+# shellcheck source=scripts/gpu/gpu_check_tests.sh
+. "$here/gpu/gpu_check_tests.sh"
 
 item_versions() {
     local gpu=null driver=null nvcc torch=null
@@ -149,7 +150,7 @@ item_versions() {
         nvidia-smi --query-gpu=$fields --format=csv >&2
     fi
     nvcc=$(nvcc --version 2>/dev/null | sed -n 's/.*release \([0-9.]*\).*/\1/p')
-    torch=$("$PYTHON" "$here/bench_gpu.py" versions 2>/dev/null) || torch=null
+    torch=$("$PYTHON" "$here/bench/bench_gpu.py" versions 2>/dev/null) || torch=null
     write_summary "GPU $gpu, driver $driver, nvcc ${nvcc:-none}," \
         "cuBLASLt ${BIREME_CUBLASLT:-none}, NCCL ${BIREME_NCCL:-none}," \
         "$("$program" --version | head -n 2 | tr -s ' \n' ' ')"
@@ -249,7 +250,7 @@ END
 item_ceilings() {
     need_gpu
     need_torch
-    "$PYTHON" "$here/bench_gpu.py" ceilings >"$folder/out" || exit
+    "$PYTHON" "$here/bench/bench_gpu.py" ceilings >"$folder/out" || exit
     cat "$folder/out"
     write_summary "copy $(print_field copy_bytes_per_second <"$folder/out" |
         awk '{ printf "%.2f TB/s", $1 / 1e12 }')"
@@ -274,7 +275,7 @@ item_attention() {
         done
     done
     need_torch
-    "$PYTHON" "$here/bench_gpu.py" attention >"$folder/out" ||
+    "$PYTHON" "$here/bench/bench_gpu.py" attention >"$folder/out" ||
         skip 1 "bench_gpu.py attention failed: $folder/log"
     echo "{$data\"torch\":$(cat "$folder/out")}"
     judge_goals "$folder/out" "$folder"/{mma,wgmma}_{64_1024,128_4096}.json
@@ -310,7 +311,7 @@ item_plans() {
 # judge_goals FILE...: write the line of the table; end the item if the goal was missed.
 judge_goals() {
     local code=0
-    "$PYTHON" "$here/bench_gpu.py" judge "$@" >"$folder/summary" || code=$?
+    "$PYTHON" "$here/bench/bench_gpu.py" judge "$@" >"$folder/summary" || code=$?
     case $code in
     0) ;;
     3) skip 3 "below its goal" ;;
@@ -357,18 +358,20 @@ model_overrides() {
 
 PEAK_FLOPS=989e12 # H100 and H200, bf16 without sparsity
 
-# bench_step MODEL [GOAL [PRECISION]]: time a training step of Bireme. The MFU is computed twice:
-# with half of the attention matrix, as causal attention needs it, and with all of it.
+# bench_step MODEL [GOAL [PRECISION [SETTING]...]]: time a training step of Bireme. The MFU is
+# computed twice: with half of the attention matrix, as causal attention needs it, and with all of
+# it.
 bench_step() {
     local model=$1 goal=${2:-0} precision=${3:-bf16} rate memory half full mfu mfu_full
+    local settings=("${@:4}")
     need_gpu
     # shellcheck disable=SC2046 # a list of arguments
     run_bireme bench step --json --no-roofline --repeats 20 $(model_overrides "$model") \
-        train.device=cuda train.precision="$precision" >"$folder/out"
+        train.device=cuda train.precision="$precision" "${settings[@]}" >"$folder/out"
     rate=$(print_field tokens_per_second <"$folder/out")
     memory=$(print_field device_bytes <"$folder/out")
-    read -r half full < <("$PYTHON" "$here/bench_gpu.py" flops "$model") ||
-        skip 1 "$PYTHON $here/bench_gpu.py flops $model failed: $folder/log"
+    read -r half full < <("$PYTHON" "$here/bench/bench_gpu.py" flops "$model") ||
+        skip 1 "$PYTHON $here/bench/bench_gpu.py flops $model failed: $folder/log"
     mfu=$(awk -v r="$rate" -v f="$half" -v p="$PEAK_FLOPS" 'BEGIN { printf "%.4f", r * f / p }')
     mfu_full=$(awk -v r="$rate" -v f="$full" -v p="$PEAK_FLOPS" \
         'BEGIN { printf "%.4f", r * f / p }')
@@ -382,15 +385,15 @@ bench_step() {
 
 # Trains with data from files. The host queues a step before the previous one ends. In `bench step`
 # it does not.
-# The rate is that of the median step after the first five.
+# The rate is the rate of the median step after the first five.
 item_train_gpt2_124m() {
     need_gpu
-    local run rates=() seconds flops
+    local run rates=() graphs optimizer seconds flops
     for run in $(seq 40); do
         cat "$here"/*.{sh,py}
     done >"$folder/text"
     prepare_text "$folder/text"
-    read -r flops _ < <("$PYTHON" "$here/bench_gpu.py" flops gpt2_124m)
+    read -r flops _ < <("$PYTHON" "$here/bench/bench_gpu.py" flops gpt2_124m)
     cat >"$folder/recipe.yaml" <<END
 objective: clm
 model: {architecture: gpt2, vocab_size: 50257, dropout: 0}
@@ -401,18 +404,21 @@ evaluate: {every: 0}
 checkpoint: {every: 0}
 log: {every: 1, tensorboard: false}
 END
-    for run in false true; do
+    for run in 'false adamw' 'true adamw' 'false lamb'; do
+        read -r graphs optimizer <<<"$run"
         # shellcheck disable=SC2046 # a list of arguments
         run_bireme train "$folder/recipe.yaml" $(model_overrides gpt2_124m) \
-            run_dir="$folder/graphs_$run" train.cuda_graphs="$run" >&2
+            run_dir="$folder/$optimizer-$graphs" train.cuda_graphs="$graphs" \
+            optimizer.name="$optimizer" >&2
         seconds=$(sed -nE 's/.*"event":"train".*"step_seconds":([-+.eE0-9]+).*/\1/p' \
-            "$folder/graphs_$run/metrics.jsonl" | tail -n +6 | sort -g | sed -n 13p)
+            "$folder/$optimizer-$graphs/metrics.jsonl" | tail -n +6 | sort -g | sed -n 13p)
         rates+=("$(awk -v s="$seconds" -v f="$flops" -v p="$PEAK_FLOPS" \
             'BEGIN { printf "%.0f tokens/s (%.1f %% MFU)", 65536 / s, 6553600 / s * f / p }')")
-        echo "{\"step_seconds\":$seconds,\"graphs\":$run}" >>"$folder/out"
+        echo "{\"step_seconds\":$seconds,\"graphs\":$graphs,\"optimizer\":\"$optimizer\"}" \
+            >>"$folder/out"
     done
     echo "[$(paste -sd, "$folder/out")]"
-    write_summary "${rates[0]}; with graphs ${rates[1]}"
+    write_summary "${rates[0]}; with graphs ${rates[1]}; with LAMB ${rates[2]}"
 }
 
 item_gpt2_124m() { bench_step gpt2_124m 0.48; }
@@ -422,15 +428,17 @@ item_bert_large_phase2() { bench_step bert_large_phase2; }
 item_llama_1b() { bench_step llama_1b; }
 item_gpt2_124m_fp8() { bench_step gpt2_124m 0 fp8; }
 item_llama_1b_fp8() { bench_step llama_1b 0 fp8; }
+item_llama_1b_fp8_rowwise() { bench_step llama_1b 0 fp8 fp8.recipe=rowwise; }
 
 # torch_step MODEL [RATIO]: time a training step of PyTorch in eager mode and compiled. The goal is
-# the ratio of Bireme's rate to that of the compiled step, or to that of the eager step if the
-# compilation exceeds the time limit.
+# the ratio of Bireme's rate to the rate of the compiled step. If the compilation exceeds the time
+# limit, it is the ratio to the rate of the eager step.
 torch_step() {
     local model=$1 goal=${2:-0} rate ours code=0
     need_gpu
     need_torch
-    timeout 95 "$PYTHON" "$here/bench_gpu.py" step "$model" --mode both >"$folder/out" || code=$?
+    timeout 95 "$PYTHON" "$here/bench/bench_gpu.py" step "$model" --mode both >"$folder/out" ||
+        code=$?
     [ -s "$folder/out" ] || exit "$code"
     echo "[$(paste -sd, "$folder/out")]"
     write_summary "$(while read -r run; do
@@ -464,7 +472,7 @@ item_timeline() {
         --print-units base --log-file "$folder/launches.csv" "$program" bench step --no-roofline \
         --repeats 1 $(model_overrides gpt2_124m) train.device=cuda train.precision=bf16 >&2 ||
         skip 1 "ncu ended with code $?: $(tail -n 1 "$folder/launches.csv")"
-    "$PYTHON" "$here/bench_gpu.py" timeline "$folder/launches.csv" >"$folder/kernels.tsv" ||
+    "$PYTHON" "$here/bench/bench_gpu.py" timeline "$folder/launches.csv" >"$folder/kernels.tsv" ||
         skip 1 "bench_gpu.py timeline failed: $folder/log"
     write_summary "$(awk -F '\t' '{ t += $1; n += $2 }
         END { printf "%d kernels in %.1f ms", n, t * 1e3 }' "$folder/kernels.tsv")"
@@ -554,7 +562,7 @@ find_library() {
     for path in "${CUDA_HOME:-/usr/local/cuda}/lib64/$1" /usr/local/cuda*/lib64/"$1"; do
         [ ! -e "$path" ] || { echo "$path" && return; }
     done
-    "$PYTHON" "$here/bench_gpu.py" library "$1" 2>/dev/null
+    "$PYTHON" "$here/bench/bench_gpu.py" library "$1" 2>/dev/null
 }
 
 # An empty variable would name a library without a name.
@@ -571,7 +579,7 @@ done
 
 failed=0 items= table= budget=${GPU_CHECK_SECONDS:-540}
 # shellcheck source=/dev/null
-. "$here/gpu_check_results.sh"
+. "$here/gpu/gpu_check_results.sh"
 
 # stop_check: end the running item, and the check with the results so far.
 stop_check() {

@@ -325,9 +325,40 @@ close_messages() {
     done
 }
 
+# find_mpirun: set `process` to the process of mpirun. With a time limit it is a child of `timeout`.
+find_mpirun() {
+    local i
+    process=$job
+    [ -n "$time_limit" ] || return 0
+    for ((i = 0; i < 40; i++)); do
+        ! process=$(pgrep -P "$job" '^(mpirun|prterun|prte)$') || return 0
+        sleep 0.05
+    done
+}
+
+# remove_session PROCESS: remove the temporary files of this mpirun, and the shared memory of its
+# ranks on this machine, which a killed mpirun leaves. It is called only for a job on several hosts.
+# A job on this machine alone has these files in `scratch`. The name of the memory contains the
+# upper half of the job's id. In Open MPI 4, contact.txt begins with this id.
+remove_session() {
+    local folder id user host temporary=${TMPDIR:-/tmp}
+    user=$(id -u)
+    host=$(uname -n)
+    for folder in "$temporary/ompi.${host%%.*}"*".$user/pid.$1"; do
+        [ -O "$folder" ] || continue
+        id=$(sed -n '1s/^\([0-9]\{1,10\}\)\..*/\1/p' "$folder/contact.txt" 2>/dev/null)
+        [ -z "$id" ] || printf -v id %x $((id >> 16))
+        [ -z "$id" ] || rm -f -- /dev/shm/vader_segment.*."$user"."$id"????.*
+        rm -rf -- "$folder" && rmdir -- "${folder%/*}" 2>/dev/null
+    done
+    for folder in "$temporary"/{mpirun,prte,prterun}."${host%%.*}"*".$1.$user"; do # Open MPI 5
+        [ ! -O "$folder" ] || rm -rf -- "$folder"
+    done
+}
+
 # run_mpirun: run the job and set `code`.
 run_mpirun() {
-    local watch='' helper messages filter
+    local watch='' helper messages filter process=''
     hung=no repeater=''
     open_messages
     "${limited[@]}" </dev/null 2>&"$messages" {messages}>&- &
@@ -336,6 +367,8 @@ run_mpirun() {
     if [ $here = yes ]; then # ranks on other hosts are not children of this mpirun
         watch_mpirun $$ &
         watch=$! && disown "$watch"
+    else
+        find_mpirun
     fi
     while :; do
         interrupted=no
@@ -348,6 +381,7 @@ run_mpirun() {
         kill -- "-$helper" 2>/dev/null
     done
     [ "$code" = 0 ] || [ "$code" = 75 ] || [ $here = no ] || end_left_ranks
+    [ -z "$process" ] || remove_session "$process"
     close_messages
 }
 

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Writes the English manual pages as plain text: one file per page, one paragraph per line, about
+# Writes the English man pages as plain text: one file per page, one paragraph per line, about
 # 6 MB in total.
 #
 #   scripts/manual_corpus.sh OUT_DIR [PACKAGE...]
 #
-# The pages are those of the given Debian packages (default: manpages and manpages-dev). They are
-# read from this machine if it has them; otherwise the packages are downloaded with apt and
-# unpacked, which does not need root. Pages that only refer to another page and tables of character
-# sets are omitted. With MANUAL_MARKS=1 in the environment, a byte 2 is written before each bold
-# character and a byte 3 before each italic one. Needs groff (package groff-base) but not man-db.
-# The same packages give the same files.
+# The pages come from the given Debian packages (default: manpages and manpages-dev). They are read
+# from this machine if it has them; otherwise the packages are downloaded with apt and unpacked,
+# which does not need root. Pages that only refer to another page and tables of character sets are
+# omitted. With MANUAL_MARKS=1 in the environment, a byte 2 is written before each bold character
+# and a byte 3 before each italic one. Needs groff (package groff-base) but not man-db. The same
+# packages give the same files.
 set -euo pipefail
 
 packages=(manpages manpages-dev) min_pages=500

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Writes questions and answers from manual pages, for fine-tuning (sft) and preferences (dpo).
+# Writes questions and answers from man pages, for fine-tuning (sft) and preferences (dpo).
 #
 #   scripts/manual_pairs.sh OUT_DIR [PAGES_DIR...]
 #
@@ -7,8 +7,9 @@
 # option `-a` of `ls` do?" is the first sentence after the option, up to a ; : or bracket, in at
 # most 80 characters. There is a question for each spelling of an option. Every second question
 # begins with the line of the page that contains the answer, shortened to 100 characters; the other
-# questions require knowledge. The pages are those of manual_corpus.sh for the commands of common
-# Debian packages (it downloads missing packages, about 40 MB) and those of the PAGES_DIRs.
+# questions require knowledge. The pages are the output of manual_corpus.sh for the commands of
+# common Debian packages (it downloads missing packages, about 40 MB) and the pages in the
+# PAGES_DIRs.
 #
 # The name of a page selects its part: one page in ten belongs to the validation data. Some answers
 # occur on many pages ("display this help and exit"). A validation question is omitted, and counted,

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Writes labelled data for fine-tuning from manual pages.
+# Writes labelled data for fine-tuning from man pages.
 #
 #   scripts/manual_tasks.sh OUT_DIR
 #
-# The pages are those of manual_corpus.sh: of manpages and manpages-dev, and of the common commands
-# of manual_pairs.sh. OUT_DIR gets TASK-train.jsonl and TASK-validation.jsonl with one row per line:
+# The pages are the output of manual_corpus.sh for manpages and manpages-dev, and for the common
+# commands of manual_pairs.sh. OUT_DIR gets TASK-train.jsonl and TASK-validation.jsonl with one row
+# per line:
 #
 #   sections   {"text", "label"}: the one-line description of a page and the number of its section
 #   words      {"tokens", "tags"}: the words of a line, and a tag for each word from the type of the
@@ -119,7 +120,7 @@ print_option_rows() {
 # print_word_rows FILE...: print rows of the task words from lines with marks.
 print_word_rows() {
     LC_ALL=C awk "$library"'
-        # The mark of a word is that of its first letter, digit or dash.
+        # The mark of a word is the mark of its first letter, digit or dash.
         function tag_of(word, text,    at, mark) {
             at = match(word, /[-A-Za-z0-9]/)
             mark = at > 1 ? substr(word, at - 1, 1) : ""

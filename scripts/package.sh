@@ -41,8 +41,8 @@ make_deb() {
     (cd build-deb && cpack -G DEB -B "$output")
 }
 
-# list_libraries FILE...: print the paths of the libraries that the files need, without those of
-# glibc.
+# list_libraries FILE...: print the paths of the libraries that the files need, without the
+# libraries of glibc.
 list_libraries() {
     ldd "$@" | awk '
         /not found/ { print "missing: " $1 > "/dev/stderr"; bad = 1 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Trains a small GPT from a clean clone and generates text with it. The stages: install the missing
-# packages, build Bireme, convert the English manual pages to a text corpus, train a tokenizer,
+# packages, build Bireme, convert the English man pages to a text corpus, train a tokenizer,
 # write shards, train for a few minutes, generate.
 #
 #   scripts/quickstart.sh
@@ -41,13 +41,16 @@ begin_stage() {
 
 report_failure() {
     local code=$?
-    if [ "$code" -ne 0 ]; then
+    if [ "$code" -eq 130 ] || [ "$code" -eq 75 ]; then
+        print_message "interrupted in the stage '$stage'; run this script again to continue"
+    elif [ "$code" -ne 0 ]; then
         print_message "failed in the stage '$stage' with exit code $code" \
             "(docs/reference/exit_codes.md)"
         print_message "correct the error above and run this script again"
     fi
 }
 trap report_failure EXIT
+trap 'exit 130' INT # after the running command has ended; training saves first
 
 # run_quietly COMMAND...: run the command and print the end of its output only if it fails.
 run_quietly() {
@@ -80,14 +83,14 @@ print_fingerprint() {
 build_program() {
     begin_stage "building in build/"
     print_message "the first build takes about a minute on two cores"
-    run_quietly cmake -S . -B build
+    run_quietly cmake -S . -B build -DBIREME_CPU_VARIANTS=ALL # test.sh may have omitted some
     run_quietly cmake --build build --target bireme --parallel "$(nproc)"
     bireme=build/trainer/bireme
     "$bireme" --version | head -n 1 >&2
 }
 
 write_corpus() {
-    begin_stage "the English manual pages as text: $data/text"
+    begin_stage "the English man pages as text: $data/text"
     corpus_key=$(print_fingerprint <scripts/manual_corpus.sh)
     if is_current "$data/text.mark" "$corpus_key" && [ -d "$data/text" ]; then
         print_message "up to date"
@@ -154,9 +157,10 @@ print_setting() {
 
 # train_recipe SETTING...: train the recipe with these settings.
 train_recipe() {
-    # Without --bind-to none, Open MPI binds each of two ranks, with all of its threads, to one
-    # core.
-    mpirun --oversubscribe --bind-to none -np "$(print_ranks)" "$bireme" train "$recipe" "$@"
+    # The launcher saves and stops after Ctrl-C; mpirun alone kills its ranks. --no-bind: a bound
+    # rank would share its core with other programs.
+    scripts/launch_mpirun.sh --no-bind --mpirun --oversubscribe -n "$(print_ranks)" \
+        "$bireme" train "$recipe" "$@"
 }
 
 # print_steps MINUTES: print how many steps fit into this time. An existing run keeps its number,
@@ -198,8 +202,8 @@ train_model() {
     mkdir -p "$(dirname "$run")"
     write_mark "$run.mark" "$run_key"
     count=$(print_steps "$minutes")
-    print_message "mpirun -np $(print_ranks) bireme train $recipe train.max_steps=$count" \
-        "train.max_minutes=$minutes"
+    print_message "scripts/launch_mpirun.sh -n $(print_ranks) bireme train $recipe" \
+        "train.max_steps=$count train.max_minutes=$minutes"
     train_recipe "train.max_steps=$count" "train.max_minutes=$minutes"
 }
 

@@ -319,7 +319,7 @@ inject() {
 }
 
 local_faults=(kill-rank kill-mpirun stop-rank pause-rank sigterm sigusr1 bit-flip)
-host_faults=(kill-rank short-cut cut sigterm bit-flip)
+host_faults=(kill-rank kill-mpirun short-cut cut sigterm bit-flip)
 left_out=()
 if [ "$SOAK_NAMESPACE" != none ]; then
     local_faults+=(full-disk full-shm)
@@ -436,9 +436,14 @@ check_left() {
     local left
     left=$(list_processes)
     [ -z "$left" ] || fail "$layout: processes are left: $(echo "$left" | tr '\n' ' ')"
-    left=$(find "$TMPDIR" -mindepth 1 | head -n 5)
+    # After a cut of the network, the daemon of the other host ends after 11 s.
+    for _ in $(seq 150); do
+        left=$(find "$TMPDIR" -mindepth 1 | head -n 5)
+        [ -n "$left" ] && [ "$hosts" = 2 ] || break
+        sleep 0.2
+    done
     [ -z "$left" ] || fail "$layout: temporary files are left: $left"
-    find "$TMPDIR" -mindepth 1 -delete # the next run is not blamed for them
+    find "$TMPDIR" -mindepth 1 -delete # otherwise the next run would report them
     if [ "$SOAK_NAMESPACE" != none ]; then
         left=$(find /dev/shm -mindepth 1 | head -n 5)
         [ -z "$left" ] || fail "$layout: shared memory is left: $left"

@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # Writes texts and their summaries, one per line in aligned files: train.text and train.summary,
-# validation.*, test.*. A text is the body of an English manual page, its summary the line of the
+# validation.*, test.*. A text is the body of an English man page, its summary the line of the
 # section NAME: "search for files in a directory hierarchy" for find(1).
 #
 #   scripts/summary_corpus.sh OUT_DIR [PACKAGE...]
 #
-# The pages are those of Debian packages: manpages, manpages-dev and those below, or the ones on the
-# command line. scripts/manual_corpus.sh reads them from this machine or downloads them with apt,
-# and unpacks them without installing them. A PACKAGE can also be a folder of manual_corpus.sh.
+# The pages come from Debian packages: manpages, manpages-dev and the packages below, or the
+# packages on the command line. scripts/manual_corpus.sh reads them from this machine or downloads
+# them with apt, and unpacks them without installing them. A PACKAGE can also be a folder of
+# manual_corpus.sh.
 #
 # The body begins with the section DESCRIPTION, or after the synopsis if there is none. It ends
 # after LENGTH characters (environment, default 900) at the end of a word. The name of the page and
@@ -102,7 +103,7 @@ main() {
     find "$work/pages" -name '*.txt' | LC_ALL=C sort | LC_ALL=C print_pairs >"$work/pairs"
     LC_ALL=C.UTF-8 grep -ax '.*' "$work/pairs" | LC_ALL=C split_pairs "$out"
     [ -s "$out/train.text" ] || {
-        echo "summary_corpus: these packages have no manual pages with a section NAME" >&2
+        echo "summary_corpus: these packages have no man pages with a section NAME" >&2
         return 65
     }
     echo "summary_corpus: $(find "$work/pages" -name '*.txt' | wc -l) pages:" \

@@ -2,7 +2,8 @@
 # Installs missing packages, builds Bireme and runs the tests.
 #
 #   scripts/test.sh         build into build/ and run all tests except the longest ones; about five
-#                           minutes the first time, less the next time
+#                           minutes the first time, less the next time. A new build/ omits
+#                           instruction sets that this machine cannot run
 #   scripts/test.sh --fast  the same build, and one test of each operation, objective and layout; at
 #                           most a minute after the build
 #   scripts/test.sh --ci    build into build/ with warnings as errors, run all tests, then
@@ -20,42 +21,11 @@ cd "$(dirname "$0")/.."
 # jobs, because each job needs memory.
 jobs=$(($(nproc) + 2))
 [ "$jobs" -le 8 ] || jobs=8
-# These tests take more than half of the total time; other tests check the same on smaller runs. An
-# expression of ctest has at most nine groups, so the names are joined without groups.
-readonly longest=(
-    'simt_.*_random' 'simt_.*_warp' 'simt_attention_lifo' 'simt_attention_tiles_lifo'
-    'simt_attention_99_kib' 'simt_on_gpu_norm' 'simt_on_gpu_flat' 'simt_on_gpu_linear'
-    'simt_on_gpu_cross_entropy' 'simt_on_gpu_attention.*' 'simt_cross_entropy_16_kib'
-    'memory_(adapters|adapters_bf16|rollback|moments|2_ranks|2_ranks_rollback)' 'train_seq2seq'
-    'gpu_bundle' 'simt_train_fp32' 'simt_train_graphs' 'simt_train_memory' 'simt_train_objectives'
-    'simt_train_plans' 'simt_train_ranks' 'tensor_parallel_2_hosts' 'tensor_parallel_4_ranks'
-    'train_kills_[12]' 'train_zero' 'train_tensor' 'train_reproducible' 'train_masked_layouts'
-    'train_lamb' 'train_samples' 'comm_launch' 'comm_launch_restarts' 'train_dpo_whole_batch'
-    'train_change_layout' 'train_start' 'train_faults_power_cut_.*' 'train_spikes_layouts'
-    'train_spikes_resume' 'train_spikes_not_finite' 'train_spikes_stop' 'train_spikes_warn'
-    'replica_check_(replicas|unchanged)' 'fault_.*' 'debian_package' 'gpu_check' 'headers'
-    'tensor_parallel_3_ranks' 'train_lora_seq2seq' 'train_moments_of_lamb'
-    'simt_train_(seq2seq|bench_objectives|ahead|lamb_ahead|times|wgmma)' 'simt_attention_wgmma_lifo'
-    'simt_attention_wgmma_lowest' 'simt_attention_wgmma_highest'
-    'train_(qwen2|mistral|openai_gpt|gemma3_text|smollm3|granite|olmo2|phi3|stablelm)'
-)
-# One test of each operation, objective and layout, and all tests with a name of one word, which
-# test one module each.
-readonly fast='^([a-z0-9]+|attention_features|cross_entropy|post_processor|row_workers'\
-'|sentence_pairs|shard_task|tokenizer_command|sentence_embedding|early_stopping|checkpoint_damage'\
-'|untrusted_manifest|(reference|huggingface)_[a-z]+|comm_[124]|comm_4_on_2_hosts|comm_nccl_3'\
-'|comm_staged_3|comm_fault_agree_one|comm_fault_kill|bucket_2|bucket_nccl_2|model_layout'\
-'|(model_layout|tensor_parallel|rounding|checkpoint)_2_ranks|tensor_parallel'\
-'|train_(bert|inspect|lora_objectives|tasks_objectives|dpo_resume)|checkpoint_kill_rank_0_of_2'\
-'|sft_trl|model_folder_commands|include_rules|style_can_fail|simt_planted|simt_gemm'\
-'|simt_device_late|sample_order|swiglu_rotary|token_files'\
-'|simt_(norm|flat|embedding|rows|swiglu_rotary|linear|fp8)_lifo'\
-'|simt_(attention_features|attention_wgmma)_lifo)$'
-excluded=$(printf '|^%s$' "${longest[@]}")
-ci=false selected=(--exclude-regex "${excluded#|}")
+# tests/labels.tsv has the labels of the tests.
+ci=false selected=(--label-exclude '^slow$')
 case ${1:-} in
 "") ;;
---fast) selected=(--tests-regex "$fast") ;;
+--fast) selected=(--label-regex '^fast$') ;;
 --ci) ci=true ;;
 *)
     sed -n '2,/^set /p' "$0" | sed -n 's/^# \{0,1\}//p' >&2
@@ -155,22 +125,12 @@ build_folder() {
     run_part "build $folder" "$limit" cmake --build "$folder" --parallel "$(nproc)" || exit 1
 }
 
-# check_selection OPTION...: end the script if ctest cannot compile an expression of the selection.
-# ctest reports this error and then runs all tests.
-check_selection() {
-    if ctest --show-only "$@" 2>&1 | grep 'Error in compile'; then
-        print_message "the list of tests is not an expression that ctest can compile"
-        exit 1
-    fi
-}
-
-# run_sanitizer PRESET LIMIT: build and run the tests with a sanitizer. The preset excludes some
-# tests; an option -E on the command line would replace this list.
+# run_sanitizer PRESET LIMIT: build and run the tests with a sanitizer. The preset excludes tests by
+# their labels.
 run_sanitizer() {
     local preset=$1 limit=$2
     run_part "configure $preset" 120 cmake --preset "$preset" --log-level=NOTICE || return 0
     run_part "build $preset" 900 cmake --build --preset "$preset" --parallel "$(nproc)" || return 0
-    check_selection --preset "$preset"
     run_part "tests $preset" "$limit" \
         env TMPDIR="$temporary" ctest --preset "$preset" --parallel $jobs --no-tests=error ||
         return 0
@@ -202,8 +162,9 @@ run_part "setup" 600 ./scripts/setup.sh || exit 1
 # Limits the time that programs wait for a host name that cannot be resolved.
 export RES_OPTIONS="${RES_OPTIONS:-timeout:1 attempts:1}"
 if ! $ci; then
-    build_folder build 900 -DBIREME_WERROR="${BIREME_WERROR:-OFF}"
-    check_selection --test-dir build "${selected[@]}"
+    options=(-DBIREME_WERROR="${BIREME_WERROR:-OFF}")
+    [ -f build/CMakeCache.txt ] || options+=(-DBIREME_CPU_VARIANTS=NATIVE)
+    build_folder build 900 "${options[@]}"
     keep_session_folder
     start=$SECONDS code=0
     TMPDIR=$temporary ctest --test-dir build --output-on-failure --no-tests=error --parallel $jobs \
@@ -218,30 +179,31 @@ fi
 # Without clang only the part "fuzzing" is skipped.
 ./scripts/setup.sh --fuzz || true
 build_folder build 900 --preset release
-run_part "tests, 40 kills" 1800 env BIREME_KILLS=40 \
-    TMPDIR="$temporary" ctest --preset release --parallel $jobs --no-tests=error || true
-run_sanitizer asan 1200
-# simt_*_lifo and simt_on_gpu_* run the same kernels. So asan excludes most of the second group, and
-# tsan all of it. tsan also excludes the slowest kernels, and programs with threads that run in
-# other tests too. It excludes the tests of layouts, because all layouts have the same threads.
-run_sanitizer tsan 1200
+# The part "style" runs the same rules.
+run_part "tests, 40 kills" 1800 env BIREME_KILLS=40 TMPDIR="$temporary" ctest --preset release \
+    --exclude-regex '^style(_format)?$' --parallel $jobs --no-tests=error || true
+run_sanitizer asan 1500
+run_sanitizer tsan 1500
 # The bare Debian root waits for the network, fuzzing has no short deadlines, and most other parts
-# wait most of the time. So these two run at the same time as the others, with a lower priority.
+# wait most of the time. Therefore these two run at the same time as the others, with a lower
+# priority.
 start_background "bare Debian root" 1200 env QUICKSTART_MINUTES="${QUICKSTART_MINUTES:-0.3}" \
     ./scripts/test_fresh.sh "${FRESH_SUITE:-trixie}" --quickstart
 # The seed is fixed, so that an old fault does not fail the test of an unrelated change by chance.
 start_background "fuzzing" 900 ./scripts/fuzz.sh --seed 1 10
 run_part "style" 300 ./scripts/check_style.sh --ci build || true
-run_part "clients of the server" 900 ./scripts/test_clients.sh || true
+run_part "clients of the server" 900 ./scripts/clients/test_clients.sh || true
 run_part "short soak" 900 env BIREME_LONG=1 ctest --preset release --no-tests=error -R '^soak$' ||
     true
 # On a busy machine the deadlines of TCP may be missed, so there are three attempts.
 run_part "network failures" 300 env BIREME_LONG=1 \
     ctest --preset release --no-tests=error --repeat until-pass:3 -R '^(comm|train)_network$' ||
     true
+run_part "faults at all file calls of a save" 600 \
+    env BIREME_SWEEP_TIMEOUT=50 ./scripts/fault_sweep.sh --direct build || true
 # The seed, which the script prints, depends on the commit.
-run_part "a tenth of the faults at file calls" 300 \
-    ./scripts/fault_sweep.sh --sample 10 --seconds 110 build || true
+run_part "one in 30 of these faults, with exit codes" 300 \
+    ./scripts/fault_sweep.sh --sample 30 --seconds 60 build || true
 run_part "CUDA" 900 env BIREME_LONG=1 \
     ctest --preset release --no-tests=error -R '^(cuda_compile_|simt_train_curves$)' || true
 finish_background

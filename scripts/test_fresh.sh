@@ -15,8 +15,9 @@
 #                  builds the Debian package of the last commit in another root, checks it with
 #                  lintian and writes it to build-package/
 #   --containers FILE
-#                  run the commands of scripts/containers/Dockerfile and of bireme.def in a root
-#                  each, with this Debian package, and train and generate through their entry points
+#                  run the commands of scripts/packaging/containers/Dockerfile and of bireme.def in
+#                  a root each, with this Debian package, and train and generate through their entry
+#                  points
 #   --keep         do not remove the root folder at the end, and print its path
 #
 # The default is --quickstart --test. Packages come from the mirror of this machine's apt, with its
@@ -255,7 +256,7 @@ END
 # test_containers: run the commands of both files in a root each.
 test_containers() {
     local file
-    for file in scripts/containers/Dockerfile scripts/containers/bireme.def; do
+    for file in scripts/packaging/containers/Dockerfile scripts/packaging/containers/bireme.def; do
         grep -qE "^(FROM|From:) debian:$suite-slim\$" "$file" || {
             print_message "$file is for another Debian release than $suite"
             exit 1

@@ -8,7 +8,7 @@
 # are downloaded with apt and unpacked, not installed:
 #   - gettext catalogues, LC_MESSAGES/*.mo, of the packages below or those on the command line,
 #     which can also be folders with unpacked packages;
-#   - translated manual pages (manpages-LANGUAGE) and the English pages of the same packages. Their
+#   - translated man pages (manpages-LANGUAGE) and the English pages of the same packages. Their
 #     paragraphs are aligned if both pages have the same sequence of paragraphs.
 #
 # Pairs are cleaned: markers of keys (_File, Com_pact) and line ends are removed; pairs without

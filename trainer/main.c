@@ -83,8 +83,7 @@ static void print_help(void)
     }
     terminal_print_paragraphs(stdout,
                               "\nRun 'bireme COMMAND --help' for the options of a command. Run "
-                              "'bireme --version' for the "
-                              "version and the libraries of this build.",
+                              "'bireme --version' for the version and the libraries of this build.",
                               columns);
 }
 
@@ -181,9 +180,7 @@ static status run_program(int argc, char **argv)
     } else {
         TRY(run_command(argc, argv));
     }
-    REQUIRE(fflush(stdout) == 0 && !ferror(stdout), STATUS_WRITE,
-            "cannot write to standard output: %s", strerror(errno));
-    return STATUS_OK;
+    return terminal_flush(true);
 }
 
 /* Occupies the standard descriptors that are closed. Otherwise the next opened file gets one of

@@ -123,7 +123,7 @@ void input_close(struct input *in)
 
 /* ---- bytes of the file ---- */
 
-/* Reads bytes of the file, after those of the head. */
+/* Reads bytes of the file. Bytes of the head that are not used yet come first. */
 static ssize_t read_file_bytes(struct input *in, void *out, size_t max_bytes)
 {
     size_t ahead = in->head_bytes - in->head_used;

@@ -33,8 +33,8 @@ struct input {
  * Errors    STATUS_NO_INPUT, STATUS_PERMISSION; STATUS_DATA if path is a folder */
 status input_open(const char *path, struct input *out);
 
-/* input_read - read at most max_bytes bytes of the decompressed data. Standard input returns what
- * is there, so that a person can type lines.
+/* input_read - read at most max_bytes bytes of the decompressed data. Standard input returns the
+ * bytes that are available, so that a person can type lines.
  *
  * Units     *got: bytes read; 0 at the end
  * Errors    STATUS_DATA: the file cannot be read, or its compressed data is damaged or truncated;

@@ -1,5 +1,5 @@
-/* Reads a text file or standard input line by line. At most 64 MiB of a line are kept,
- * so an input without newlines cannot exhaust the memory. */
+/* Reads a text file or standard input line by line. At most 64 MiB of a line are kept, so an input
+ * without newlines cannot exhaust the memory. */
 #pragma once
 
 #include <stdbool.h>
@@ -52,8 +52,8 @@ void line_reader_close(struct line_reader *r);
 /* line_reader_visit - callback for one line, without its newline; line[bytes] is NUL. */
 typedef status (*line_reader_visit)(void *user, const char *line, size_t bytes);
 
-/* line_reader_read - call visit for each line of a file. If path is NULL or "-", read standard
- * input.
+/* line_reader_read - call visit for each line of a file. If path is NULL or "-", read
+ * standard input.
  *
  * Errors    the first error of visit, which stops the reading; "file:line: " is put before the
  *           message of a STATUS_DATA. STATUS_NO_INPUT, STATUS_PERMISSION or STATUS_DATA if the file

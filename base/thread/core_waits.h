@@ -27,7 +27,7 @@ struct core_waits {
  * The run time of all other threads of this process is subtracted from the wait: they can delay a
  * busy thread by at most this time, as a thread that writes a checkpoint does.
  *
- * Units     share of run time and wait time, 0..1; root: folder that contains proc; "" except in
- *           tests
+ * Units     share of run time and wait time, 0..1; root: folder that contains proc; "" except
+ *           in tests
  * Source    Linux, scheduler/sched-stats (/proc/PID/schedstat) */
 double core_waits_measure(struct core_waits *w, const char *root, int threads);

@@ -15,8 +15,8 @@ static const char variable[] = "GOMP_SPINCOUNT";
 static const char guard[] = "BIREME_SPINCOUNT_SET";
 
 /* Returns whether the kernel executed this program itself. A dynamic loader that was started with
- * the program as its argument, and valgrind, are other files; valgrind would not follow the second
- * execution. */
+ * the program as its argument, and valgrind, are other files; valgrind would not follow the
+ * second execution. */
 static bool is_executed_directly(void)
 {
     const char *name = (const char *)getauxval(AT_EXECFN), *preload = getenv("LD_PRELOAD");

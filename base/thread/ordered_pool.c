@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "base/thread/cores.h"
 #include "base/thread/thread.h"
 
@@ -83,8 +84,8 @@ status ordered_pool_open(const struct ordered_pool_callbacks *callbacks, void *u
 {
     *out = NULL;
     workers = workers > 0 ? workers : cores_allowed();
-    struct ordered_pool *p = calloc(1, sizeof *p);
-    REQUIRE(p != NULL, STATUS_INTERNAL, "out of memory for worker threads");
+    struct ordered_pool *p = NULL;
+    TRY(ALLOCATE(p, 1, "worker threads"));
     p->callbacks = callbacks;
     p->user = user;
     p->slot_count = 2 * workers + 2;

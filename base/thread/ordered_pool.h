@@ -27,7 +27,7 @@ struct ordered_pool_callbacks {
  *
  * Units     workers: number of threads; 0: one per core
  * Memory    2 * workers + 2 slots; callbacks is borrowed until ordered_pool_close
- * Errors    STATUS_INTERNAL (out of memory, threads); those of open_slot */
+ * Errors    STATUS_INTERNAL (out of memory, threads); as open_slot */
 status ordered_pool_open(const struct ordered_pool_callbacks *callbacks, void *user, int workers,
                          struct ordered_pool **out);
 
@@ -37,12 +37,12 @@ void *ordered_pool_slot(const struct ordered_pool *p);
 /* ordered_pool_submit - submit the slot of ordered_pool_slot. If all slots are in use, wait for
  * the oldest one and consume it.
  *
- * Errors    of consume_slot, in the order of the slots */
+ * Errors    as consume_slot, in the order of the slots */
 status ordered_pool_submit(struct ordered_pool *p);
 
 /* ordered_pool_drain - wait for all submitted slots and consume them.
  *
- * Errors    of consume_slot, in the order of the slots */
+ * Errors    as consume_slot, in the order of the slots */
 status ordered_pool_drain(struct ordered_pool *p);
 
 /* ordered_pool_close - stop the threads, free the slots and set *pool to NULL; NULL is allowed. */

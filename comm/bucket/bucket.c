@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "comm/bucket/layout.h"
 
 struct segment {
@@ -51,8 +52,8 @@ struct bucket_set {
     float *sums;  /* for transient segments, or for all with reproducible sums; NULL: none */
     struct slot slot[BUCKET_LAYOUT_SLOTS];
     struct comm_range *ranges, *source_ranges; /* [ranks] */
-    /* [buckets][ranks]: where a rank's shard is in its resident memory or its sums, for the
-     * gather */
+    /* [buckets][ranks]: where a rank's shard is in its resident memory or its sums, for
+     * the gather */
     int64_t *source_offsets;
     /* the bucket that is reduced next, from the last one down; -1: none */
     int next_bucket;
@@ -91,23 +92,22 @@ static status allocate_memory(struct bucket_set *set, const struct bucket_option
     /* rank 0 has the largest shards */
     struct bucket_sizes sizes = bucket_layout_sizes(o, comm_size(o->comm), 0);
     size_t ranks = (size_t)comm_size(o->comm);
-    set->segments = calloc((size_t)o->segment_count + 1, sizeof *set->segments);
-    set->buckets = calloc((size_t)sizes.buckets + 1, sizeof *set->buckets);
-    set->ranges = calloc(ranks, sizeof *set->ranges);
-    set->source_ranges = calloc(ranks, sizeof *set->source_ranges);
-    set->source_offsets = calloc(((size_t)sizes.buckets + 1) * ranks, sizeof *set->source_offsets);
-    REQUIRE(set->segments != NULL && set->buckets != NULL && set->ranges != NULL &&
-                set->source_ranges != NULL && set->source_offsets != NULL,
-            STATUS_INTERNAL, "out of memory for %" PRId64 " buckets", sizes.buckets);
+    TRY(ALLOCATE(set->segments, o->segment_count + 1, "the segments of buckets"));
+    TRY(ALLOCATE(set->buckets, sizes.buckets + 1, "buckets"));
+    TRY(ALLOCATE(set->ranges, ranks, "the ranges of ranks"));
+    TRY(ALLOCATE(set->source_ranges, ranks, "the ranges of ranks"));
+    TRY(ALLOCATE(set->source_offsets, (size_t)(sizes.buckets + 1) * ranks, "offsets of buckets"));
     set->resident_elems = sizes.resident_elems;
     int64_t windows[BUCKET_WINDOWS];
     bucket_window_bytes(o, comm_size(o->comm), windows);
-    void **const memory[] = {(void **)&set->resident, (void **)&set->slots,
-                             (void **)&set->bf16_data};
-    for (int i = 0; i < 3; i++) {
+    void **const memory[BUCKET_WINDOW_SUMS] = {[BUCKET_WINDOW_RESIDENT] = (void **)&set->resident,
+                                               [BUCKET_WINDOW_SLOTS] = (void **)&set->slots,
+                                               [BUCKET_WINDOW_BF16] = (void **)&set->bf16_data};
+    for (int i = 0; i < BUCKET_WINDOW_SUMS; i++) {
         TRY(windows[i] >= 0 ? comm_allocate(o->comm, (size_t)windows[i], memory[i]) : STATUS_OK);
     }
-    return windows[3] >= 0 ? allocate_sums(set, (size_t)windows[3]) : STATUS_OK;
+    int64_t sums_bytes = windows[BUCKET_WINDOW_SUMS];
+    return sums_bytes >= 0 ? allocate_sums(set, (size_t)sums_bytes) : STATUS_OK;
 }
 
 /* Assigns the accumulators, which are adjacent and have the same order on each rank. Their offsets
@@ -168,12 +168,12 @@ status bucket_create(const struct bucket_options *o, struct bucket_set **out)
 {
     *out = NULL;
     REQUIRE(o->bucket_elems > 0 && o->micro_batches > 0, STATUS_INTERNAL,
-            "buckets of %" PRId64 " elements, %" PRId64 " micro-batches: both must be positive",
+            "buckets of %" PRId64 " elements, %" PRId64 " micro-batches: both must be above 0",
             o->bucket_elems, o->micro_batches);
     REQUIRE(!o->bf16_transport || o->reproducible_micro_batches == 0, STATUS_INTERNAL,
             "reproducible_micro_batches and bf16_transport exclude each other");
-    struct bucket_set *set = calloc(1, sizeof *set);
-    REQUIRE(set != NULL, STATUS_INTERNAL, "out of memory for a bucket set");
+    struct bucket_set *set = NULL;
+    TRY(ALLOCATE(set, 1, "a bucket set"));
     *set = (struct bucket_set){.comm = o->comm,
                                .scatter = o->scatter,
                                .micro_batches = o->micro_batches,
@@ -365,8 +365,8 @@ static status finish_reduction(struct bucket_set *set, int index)
                       get_bf16_data(set, b) + (summed.first - b->range.first), summed.count, true);
 }
 
-/* Adds the reduced gradients of the segment in a slot to its accumulators; the slot is free
- * then. */
+/* Adds the reduced gradients of the segment in a slot to its accumulators; the slot is
+ * free then. */
 static status accumulate_slot(struct bucket_set *set, struct slot *slot)
 {
     int s = slot->segment;
@@ -414,8 +414,8 @@ static status claim_next_slot(struct bucket_set *set, int64_t first)
     return STATUS_OK;
 }
 
-/* Returns the number of ranks that have a micro-batch in this iteration; these are the first
- * ranks. */
+/* Returns the number of ranks that have a micro-batch in this iteration; these are the
+ * first ranks. */
 static int count_contributors(const struct bucket_set *set)
 {
     int64_t left = set->reproducible_micro_batches - set->micro_batch * comm_size(set->comm);

@@ -3,20 +3,23 @@
  * Backward completes the gradients from the end of the flat buffer towards its start. As soon as
  * the range of a bucket is final, its collective starts and runs during the rest of backward.
  *
- * The buffer has f32 elements [0, count). It is divided into segments (one per layer), and each
- * segment into buckets. In each bucket every rank owns a contiguous shard. A bucket has a multiple
- * of 32 elements per rank, so that the shards are equal. Rank 0 also owns the rest of the last
- * bucket of a segment (partition_equal_shard). In ZeRO stages 1 and 2 (Rajbhandari et al. 2020,
- * arXiv:1910.02054) a rank receives only the sums of its shards, because its optimizer updates only
- * these weights. The all-gather of the updated weights uses the same shards. All ranges are fixed
- * at creation. Sums in host memory also have a fixed order (comm.h), so that equal runs of one
- * layout give equal bits.
+ *   flat buffer  The f32 gradients, elements [0, count).
+ *   segment      A contiguous part of the buffer, one for each layer.
+ *   bucket       A contiguous part of a segment that one collective reduces.
+ *   shard        A contiguous part of a bucket, one for each rank, which owns it.
+ *
+ * A bucket has a multiple of 32 elements per rank, so that the shards are equal. Rank 0 also owns
+ * the rest of the last bucket of a segment (partition_equal_shard). In ZeRO stages 1 and 2
+ * (Rajbhandari et al. 2020, arXiv:1910.02054) a rank receives only the sums of its shards, because
+ * its optimizer updates only these weights. The all-gather of the updated weights uses the same
+ * shards. All ranges are fixed at creation. Sums in host memory also have a fixed order (comm.h),
+ * so that equal runs of one layout give equal bits.
  *
  * Reproducible sums: the sums have the same bits for any number of ranks. Buckets and shards are
  * whole blocks (BUCKET_BLOCK), so that the buckets do not depend on the number of ranks. The
  * micro-batches of a step are numbered. Rank r processes the micro-batches r, r + ranks, ... The
- * owner of a shard adds the gradients of all micro-batches to an accumulator in the order of their
- * numbers.
+ * owner of a shard adds the gradients of all micro-batches to an accumulator in the order of
+ * their numbers.
  *
  * bf16 transport: collectives move half the bytes. Gradients are accumulated over micro-batches in
  * f32 and rounded to bf16 in a separate buffer before they are sent (as Megatron-LM's
@@ -25,10 +28,16 @@
  * Transient segments (ZeRO stage 2): a transient segment has gradient memory only during its own
  * backward pass, in one of two slots that the segments use in turn. It is reduced over ranks in
  * every micro-batch, and separate memory accumulates the sums of this rank's shards. Other segments
- * are reduced only in the last micro-batch. */
+ * are reduced only in the last micro-batch.
+ *
+ * Calls     For each micro-batch: bucket_begin_micro_batch, bucket_advance during backward,
+ *           bucket_end_micro_batch. For each step: bucket_finish, the update of the weights with
+ *           bucket_reduced_gradient and bucket_gather_start, and bucket_gather_until during the
+ *           next forward pass
+ * Errors    unless stated otherwise, as the collectives (comm.h) and the device (device.h) */
 #pragma once
 
-#include "base/device.h"
+#include "base/device/device.h"
 #include "comm/comm.h"
 
 struct bucket_set;
@@ -86,8 +95,10 @@ status bucket_destroy(struct bucket_set **set);
  * The gradients of a segment are contiguous. */
 float *bucket_gradient(const struct bucket_set *set, int64_t element);
 
-/* ---- a micro-batch; each rank calls these functions for its own micro-batches, and bucket_finish
- * calls them for the missing ones, so that every rank starts the same collectives ---- */
+/* ---- a micro-batch ----
+ *
+ * Each rank calls these functions for its own micro-batches. bucket_finish calls them for the
+ * missing ones, so that every rank starts the same collectives. */
 
 /* bucket_begin_micro_batch - wait until the other ranks no longer read this rank's gradients.
  *
@@ -168,14 +179,20 @@ status bucket_gather_finish(struct bucket_set *set);
 void bucket_memory_bytes(const struct bucket_options *options, int ranks, int rank, int64_t *shared,
                          int64_t *own);
 
-/* The number of windows of comm_allocate: resident gradients, slots, bf16 copies, sums. */
-#define BUCKET_WINDOWS 4
+/* The windows of comm_allocate: resident gradients, slots, bf16 copies of both, sums. */
+enum {
+    BUCKET_WINDOW_RESIDENT,
+    BUCKET_WINDOW_SLOTS,
+    BUCKET_WINDOW_BF16,
+    BUCKET_WINDOW_SUMS,
+    BUCKET_WINDOWS
+};
 
 /* bucket_window_bytes - compute the bytes of each window of comm_allocate in host memory; -1: the
  * window does not exist. They are equal on all ranks. */
 void bucket_window_bytes(const struct bucket_options *options, int ranks,
                          int64_t windows[BUCKET_WINDOWS]);
 
-/* bucket_owned_elements - return the number of elements that `rank` of `ranks` owns in all
- * buckets. */
-int64_t bucket_owned_elements(const struct bucket_options *options, int ranks, int rank);
+/* bucket_owned_elems - return the number of elements that `rank` of `ranks` owns in
+ * all buckets. */
+int64_t bucket_owned_elems(const struct bucket_options *options, int ranks, int rank);

@@ -75,13 +75,14 @@ void bucket_window_bytes(const struct bucket_options *options, int ranks,
     struct bucket_sizes sizes =
         bucket_layout_sizes(options, ranks, 0); /* rank 0 has the largest shards */
     int64_t slots = BUCKET_LAYOUT_SLOTS * sizes.largest, gradients = sizes.resident_elems + slots;
-    windows[0] = sizes.resident_elems * (int64_t)sizeof(float);
-    windows[1] = slots > 0 ? slots * (int64_t)sizeof(float) : -1;
-    windows[2] = is_bf16_transport(options, ranks) ? gradients * (int64_t)sizeof(bf16) : -1;
-    windows[3] = sizes.sums > 0 ? sizes.sums * (int64_t)sizeof(float) : -1;
+    windows[BUCKET_WINDOW_RESIDENT] = sizes.resident_elems * (int64_t)sizeof(float);
+    windows[BUCKET_WINDOW_SLOTS] = slots > 0 ? slots * (int64_t)sizeof(float) : -1;
+    windows[BUCKET_WINDOW_BF16] =
+        is_bf16_transport(options, ranks) ? gradients * (int64_t)sizeof(bf16) : -1;
+    windows[BUCKET_WINDOW_SUMS] = sizes.sums > 0 ? sizes.sums * (int64_t)sizeof(float) : -1;
 }
 
-int64_t bucket_owned_elements(const struct bucket_options *options, int ranks, int rank)
+int64_t bucket_owned_elems(const struct bucket_options *options, int ranks, int rank)
 {
     return bucket_layout_sizes(options, ranks, rank).owned;
 }

@@ -1,6 +1,8 @@
 /* The layout of gradient buckets: which elements a bucket and a shard contain, and the sizes of the
- * memory. The functions depend only on the options and the number of ranks. `bireme plan` uses them
- * through bucket_memory_bytes, bucket_window_bytes and bucket_owned_elements (bucket.h). */
+ * memory. bucket.h defines buckets, shards and segments.
+ *
+ * The functions depend only on the options and the number of ranks. `bireme plan` uses them through
+ * bucket_memory_bytes, bucket_window_bytes and bucket_owned_elems (bucket.h). */
 #pragma once
 
 #include "comm/bucket/bucket.h"

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "base/memory.h"
 #include "comm/device/device_impl.h"
 #include "comm/device/nccl_impl.h"
 
@@ -86,9 +87,9 @@ static void read_facts(const struct comm_device_options *options, struct comm_de
 static status choose_for_all_ranks(struct comm *control, const struct comm_device_options *options,
                                    enum comm_device_choice *out, char *reason, size_t bytes)
 {
-    struct comm_device_facts own, *all = calloc((size_t)control->size, sizeof *all);
-    REQUIRE(all != NULL, STATUS_INTERNAL, "out of memory for %d ranks' devices", control->size);
+    struct comm_device_facts own, *all = NULL;
     struct status_note note;
+    TRY(comm_abort_on_error(control, ALLOCATE(all, control->size, "the devices of the ranks")));
     read_facts(options, &own);
     status_take(&note);
     status result = comm_all_gather_bytes(control, all, &own, sizeof own);
@@ -111,6 +112,7 @@ status comm_device_create(struct comm *control, const struct comm_device_options
     if (reason[0] != '\0') {
         log_warning("COMM-STAGED", "%s: collectives use host memory, which is slower", reason);
     }
-    return choice == COMM_DEVICE_NCCL ? comm_nccl_create(control, options, out)
-                                      : comm_staged_create(control, options, out);
+    return choice == COMM_DEVICE_NCCL
+               ? comm_nccl_create(control, options, out)
+               : comm_abort_on_error(control, comm_staged_create(control, options, out));
 }

@@ -1,20 +1,22 @@
 /* Communicators for device memory.
  *
- * They are created over a communicator for host memory of the same ranks, the control communicator.
+ * They are created from a control communicator: a communicator in host memory with the same ranks.
+ * It serves collectives on small data, comm_agree and the end of the job. Both kinds have the
+ * interface of comm.h:
  *
- * nccl uses NCCL between GPUs, with one rank per GPU. staged copies data to the host and adds
- * there, in f32 and in a fixed order. It serves ranks that share a GPU and machines without NCCL.
- * Both have the interface of comm.h. Collectives on small data, comm_agree and the end of the job
- * use the control communicator.
+ *   nccl    NCCL between GPUs, with one rank per GPU
+ *   staged  copies data to the host and adds there, in f32 and in a fixed order. It serves ranks
+ *           that share a GPU and machines without NCCL
  *
+ * Calls     comm_device_create after comm_world_create or comm_split; then the functions of comm.h
  * Order     Large collectives are stream-ordered. A collective starts after the work that was
  *           queued on options.stream before it. Work that is queued there after comm_wait runs
- *           after the collective. The host may read the data after device_wait (on the CPU: after
- *           comm_wait).
+ *           after the collective. The host may read the data after device_wait (on the CPU:
+ *           after comm_wait).
  * Memory    data is device memory; comm_allocate returns device memory */
 #pragma once
 
-#include "base/device.h"
+#include "base/device/device.h"
 #include "comm/comm.h"
 
 struct comm_device_options {

@@ -3,7 +3,7 @@
 
 #include <stddef.h>
 
-#include "base/device.h"
+#include "base/device/device.h"
 #include "base/status.h"
 
 enum comm_device_choice {

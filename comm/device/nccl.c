@@ -2,8 +2,8 @@
  *
  * Collectives are queued on a separate high-priority stream, after an event of the computing
  * stream. Their completion is an event for which the computing stream waits (comm_wait) and which
- * the host polls. Thus gradients are reduced while backward continues, and no call waits for the
- * device.
+ * the host polls. Thus gradients are reduced while backward continues, and no call waits for
+ * the device.
  *
  * Equal, adjacent ranges are one in-place reduce-scatter or all-gather. If the range of rank 0 is
  * longer (bucket.h), the rest is one reduction or broadcast in the same group. Other ranges are a
@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "comm/device/nccl_impl.h"
 #include "comm/partition.h"
 
@@ -242,8 +243,8 @@ static void free_state(struct nccl_state *s)
 
 static status create_state(const struct comm_device_options *options, struct nccl_state **out)
 {
-    struct nccl_state *s = calloc(1, sizeof *s);
-    REQUIRE(s != NULL, STATUS_INTERNAL, "out of memory for a communicator");
+    struct nccl_state *s = NULL;
+    TRY(ALLOCATE(s, 1, "a communicator"));
     s->options = *options;
     status result = device_stream_create(options->device, 1, &s->stream);
     KEEP_FIRST(result, device_event_create(options->device, &s->ready));
@@ -412,28 +413,28 @@ static status init_with_ids(struct nccl_state *s, struct nccl_id *ids, int count
 static status init_comm(struct nccl_state *s)
 {
     int count = count_unique_ids(s);
-    struct nccl_id *ids = calloc((size_t)count, sizeof *ids);
-    status result = STATUS_OK;
-    if (ids == NULL) {
-        result = RAISE_STATUS(STATUS_INTERNAL, "out of memory for %d unique ids", count);
-        return comm_abort_on_error(s->comm->control, result);
-    }
-    result = init_with_ids(s, ids, count);
+    struct nccl_id *ids = NULL;
+    TRY(comm_abort_on_error(s->comm->control, ALLOCATE(ids, count, "unique ids")));
+    status result = init_with_ids(s, ids, count);
     free(ids);
     return result;
+}
+
+static status open_library(const struct comm_device_options *options)
+{
+    bool missing = false;
+    TRY(nccl_open(&nccl_world.library, &missing));
+    REQUIRE(!options->deterministic || setenv("NCCL_NVLS_ENABLE", "0", 1) == 0, STATUS_INTERNAL,
+            "out of memory for an environment variable");
+    return STATUS_OK;
 }
 
 status comm_nccl_create(struct comm *control, const struct comm_device_options *options,
                         struct comm **out)
 {
     *out = NULL;
-    bool missing = false;
-    TRY(comm_agree(control, nccl_open(&nccl_world.library, &missing)));
-    if (options->deterministic) {
-        REQUIRE(setenv("NCCL_NVLS_ENABLE", "0", 1) == 0, STATUS_INTERNAL,
-                "out of memory for an environment variable");
-    }
     struct nccl_state *s = NULL;
+    TRY(comm_agree(control, open_library(options)));
     TRY(comm_agree(control, nccl_watchdog_start()));
     TRY(comm_agree(control, create_registered(control, options, &s)));
     TRY(init_comm(s));

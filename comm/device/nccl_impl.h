@@ -1,9 +1,12 @@
-/* Internals of the NCCL communicator: the part of NCCL's binary interface that it uses, and its
- * waits.
+/* Internals of the NCCL communicator: the part of NCCL's binary interface that it uses, and
+ * its waits.
  *
  * The interface is declared here because nccl.h needs CUDA's headers. Thus every build can use NCCL
  * if the machine has it. tests/comm/device/test_nccl_interface.c compares it with nccl.h, if that
- * is installed. */
+ * is installed.
+ *
+ * Errors    unless stated otherwise, STATUS_INTERNAL or STATUS_LOST with the text of NCCL, and
+ *           STATUS_HANG after the deadline */
 #pragma once
 
 #include <pthread.h>
@@ -132,8 +135,8 @@ status nccl_open(const struct nccl_library **out, bool *missing);
 #define NCCL_RING 64               /* maximum collectives in flight per communicator */
 #define NCCL_WAITS (4 * NCCL_RING) /* maximum measured waits that are not read yet */
 
-/* A started collective. It is an entry of the communicator's ring, valid until its event is
- * complete. */
+/* A started collective. It is an entry of the communicator's ring, valid until its event
+ * is complete. */
 struct comm_request {
     uint64_t number;
     enum comm_collective kind;

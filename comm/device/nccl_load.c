@@ -41,8 +41,8 @@ static status load_functions(void *handle)
     return STATUS_OK;
 }
 
-/* Checks the version first: an old library also lacks functions, and the version is the clearer
- * error. */
+/* Checks the version first: an old library also lacks functions, and the version is the
+ * clearer error. */
 static status check_version(void *handle)
 {
     TRY(load_function(handle, "ncclGetVersion", &library.get_version));

@@ -12,6 +12,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
+#include "base/memory.h"
 #include "comm/device/nccl_impl.h"
 
 /* The arguments of comm_allocate on a rank, for comparison. */
@@ -38,13 +39,9 @@ static status compare_requests(struct nccl_state *s, const struct nccl_memory *m
 {
     struct comm *control = s->comm->control;
     struct allocation_request own = {m->bytes, m->from_nccl};
-    struct allocation_request *all = calloc((size_t)control->size, sizeof *all);
-    status result = STATUS_OK;
-    if (all == NULL) {
-        result = RAISE_STATUS(STATUS_INTERNAL, "out of memory for %d ranks' memory", control->size);
-        return comm_abort_on_error(control, result);
-    }
-    result = comm_all_gather_bytes(control, all, &own, sizeof own);
+    struct allocation_request *all = NULL;
+    TRY(comm_abort_on_error(control, ALLOCATE(all, control->size, "the requests of the ranks")));
+    status result = comm_all_gather_bytes(control, all, &own, sizeof own);
     KEEP_FIRST(result, check_requests(all, control->size, all_from_nccl));
     free(all);
     return result;
@@ -111,8 +108,8 @@ static status free_memory(struct nccl_state *s, struct nccl_memory *m)
 /* Allocates memory and adds it to the state, which frees it. */
 static status allocate_memory(struct nccl_state *s, size_t bytes, struct nccl_memory **out)
 {
-    struct nccl_memory *m = calloc(1, sizeof *m);
-    REQUIRE(m != NULL, STATUS_INTERNAL, "out of memory for an allocation record");
+    struct nccl_memory *m = NULL;
+    TRY(ALLOCATE(m, 1, "an allocation record"));
     m->bytes = bytes > 0 ? bytes : 1;
     m->from_nccl = nccl_world.library->mem_alloc(&m->memory, m->bytes) == NCCL_SUCCESS;
     status result = STATUS_OK;

@@ -120,8 +120,8 @@ static struct deadline_wait begin_wait(const struct nccl_state *state)
                                   .limit_seconds = state->comm->deadline_seconds};
 }
 
-/* Waits one turn. It does not return after the deadline, because a communicator that hangs is
- * unusable. */
+/* Waits one turn. It does not return after the deadline, because a communicator that hangs
+ * is unusable. */
 static void wait_once(const struct nccl_state *state, struct deadline_wait *deadline_wait,
                       const char *operation)
 {

@@ -9,6 +9,7 @@
  * before it. The reduction then overlaps with work that is queued later. */
 #include <stdlib.h>
 
+#include "base/memory.h"
 #include "comm/comm_impl.h"
 #include "comm/device/device.h"
 
@@ -83,8 +84,8 @@ static status get_pooled_buffer(struct staged_state *s, size_t bytes, struct poo
         *best = (*best)->next;
         return STATUS_OK;
     }
-    struct pooled_buffer *pooled_buffer = calloc(1, sizeof *pooled_buffer);
-    REQUIRE(pooled_buffer != NULL, STATUS_INTERNAL, "out of memory for a collective");
+    struct pooled_buffer *pooled_buffer = NULL;
+    TRY(ALLOCATE(pooled_buffer, 1, "a collective"));
     pooled_buffer->bytes = bytes;
     status result =
         device_host_allocate(s->options.device, bytes, "communication", &pooled_buffer->host);
@@ -112,8 +113,8 @@ static status create_request(const struct comm *comm, const struct comm_work *wo
 {
     struct staged_state *s = comm->state;
     struct comm_range span = get_span(comm, work);
-    struct comm_request *request = calloc(1, sizeof *request);
-    REQUIRE(request != NULL, STATUS_INTERNAL, "out of memory for a collective");
+    struct comm_request *request = NULL;
+    TRY(ALLOCATE(request, 1, "a collective"));
     request->bytes = (size_t)span.count;
     request->device = work->data + span.first;
     request->host = find_host_mirror(s, request->device, request->bytes);
@@ -124,9 +125,7 @@ static status create_request(const struct comm *comm, const struct comm_work *wo
     }
     size_t ranks = (size_t)comm->size;
     if (work->ranges != NULL) {
-        request->ranges = malloc(ranks * sizeof *request->ranges);
-        REQUIRE_GOTO(result, fail, request->ranges != NULL, STATUS_INTERNAL,
-                     "out of memory for a collective");
+        TRY_GOTO(result, fail, ALLOCATE(request->ranges, ranks, "a collective"));
     }
     for (size_t r = 0; r < ranks && work->ranges != NULL; r++) {
         request->ranges[r] = work->ranges[r];
@@ -192,18 +191,27 @@ static status staged_wait(struct comm *comm, struct comm_request **out)
 
 /* ---- memory ---- */
 
+/* Allocates a mirror and its device memory. After an error, the caller releases *out. */
+static status create_host_mirror(const struct staged_state *s, size_t bytes,
+                                 struct host_mirror **out)
+{
+    TRY(ALLOCATE(*out, 1, "a host mirror"));
+    (*out)->bytes = bytes;
+    return device_allocate(s->options.device, bytes, "communication", (void **)&(*out)->device);
+}
+
 static status staged_allocate(struct comm *comm, size_t bytes, void **out)
 {
     struct staged_state *s = comm->state;
-    struct host_mirror *host_mirror = calloc(1, sizeof *host_mirror);
-    REQUIRE(host_mirror != NULL, STATUS_INTERNAL, "out of memory for a host mirror");
-    host_mirror->bytes = bytes;
-    status result = comm_allocate(comm->control, bytes, (void **)&host_mirror->host);
+    struct host_mirror *host_mirror = NULL;
+    status result = comm_agree(comm->control, create_host_mirror(s, bytes, &host_mirror));
     if (result == STATUS_OK) {
-        result = device_allocate(s->options.device, bytes, "communication",
-                                 (void **)&host_mirror->device);
+        result = comm_allocate(comm->control, bytes, (void **)&host_mirror->host);
     }
-    if (result != STATUS_OK) { /* control keeps the host memory: comm_free is collective */
+    if (result != STATUS_OK) {
+        if (host_mirror != NULL) {
+            device_release(s->options.device, host_mirror->device, bytes);
+        }
         free(host_mirror);
         return result;
     }
@@ -268,7 +276,7 @@ static status staged_split(struct comm *comm, int color, int key, struct comm **
     struct staged_state *s = comm->state;
     struct comm *control = NULL;
     TRY(comm_split(comm->control, color, key, &control));
-    return comm_staged_create(control, &s->options, out);
+    return comm_abort_on_error(comm->control, comm_staged_create(control, &s->options, out));
 }
 
 static const struct comm_operations operations = {.kind = "staged",
@@ -284,8 +292,8 @@ status comm_staged_create(struct comm *control, const struct comm_device_options
                           struct comm **out)
 {
     *out = NULL;
-    struct staged_state *s = calloc(1, sizeof *s);
-    REQUIRE(s != NULL, STATUS_INTERNAL, "out of memory for a communicator");
+    struct staged_state *s = NULL;
+    TRY(ALLOCATE(s, 1, "a communicator"));
     s->options = *options;
     status result = comm_create_over_control(&operations, control, s, out);
     if (result != STATUS_OK) {

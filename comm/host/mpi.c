@@ -1,6 +1,6 @@
 /* The communicator of ranks that mpirun or srun started. MPI finds the ranks, creates the memory
- * that the ranks of a node share, and carries the messages between nodes. The collectives are in
- * shared.c.
+ * that the ranks of a node share, and carries the messages between nodes. The collectives are
+ * in shared.c.
  *
  * Only the main thread calls MPI (MPI_THREAD_FUNNELED). The exception is MPI_Abort, which Open MPI
  * supports from any thread. MPI calls that create or free an object are collective and have no
@@ -54,13 +54,12 @@ struct shared_batch {
     MPI_Request *requests;
     int *source_rank; /* the rank that sends the message; -1: an outgoing message */
     int count;
-    int capacity;
+    int64_t capacity; /* of both arrays */
 };
 
 static status link_batch_create(void *state, struct shared_batch **out)
 {
-    *out = calloc(1, sizeof **out);
-    REQUIRE(*out != NULL, STATUS_INTERNAL, "out of memory for a batch of messages");
+    TRY(ALLOCATE(*out, 1, "a batch of messages"));
     (*out)->state = state;
     return STATUS_OK;
 }
@@ -72,20 +71,12 @@ static void link_batch_destroy(struct shared_batch *batch)
     free(batch);
 }
 
+/* Makes space for one more message. */
 static status grow_batch(struct shared_batch *batch)
 {
-    if (batch->count < batch->capacity) {
-        return STATUS_OK;
-    }
-    int capacity = 2 * batch->capacity + 8;
-    MPI_Request *requests = realloc(batch->requests, (size_t)capacity * sizeof *requests);
-    REQUIRE(requests != NULL, STATUS_INTERNAL, "out of memory for %d messages", capacity);
-    batch->requests = requests;
-    int *source_rank = realloc(batch->source_rank, (size_t)capacity * sizeof *source_rank);
-    REQUIRE(source_rank != NULL, STATUS_INTERNAL, "out of memory for %d messages", capacity);
-    batch->source_rank = source_rank;
-    batch->capacity = capacity;
-    return STATUS_OK;
+    int64_t capacity = batch->capacity;
+    TRY(RESERVE(batch->requests, capacity, batch->count + 1, "messages"));
+    return RESERVE(batch->source_rank, batch->capacity, batch->count + 1, "messages");
 }
 
 static status link_send(struct shared_batch *batch, enum shared_channel channel, int rank, int tag,
@@ -161,11 +152,10 @@ static status assign_nodes(struct shared_group *group, const int64_t *keys)
     free(group->node_of);
     free(group->node_first);
     free(group->members);
-    group->node_of = calloc(size, sizeof *group->node_of);
-    group->node_first = calloc(size + 1, sizeof *group->node_first);
-    group->members = calloc(size, sizeof *group->members);
-    REQUIRE(group->node_of != NULL && group->node_first != NULL && group->members != NULL,
-            STATUS_INTERNAL, "out of memory for a group of %d ranks", group->size);
+    group->node_of = group->node_first = group->members = NULL; /* also after an error below */
+    TRY(ALLOCATE(group->node_of, size, "a group of ranks"));
+    TRY(ALLOCATE(group->node_first, size + 1, "a group of ranks"));
+    TRY(ALLOCATE(group->members, size, "a group of ranks"));
     group->nodes = 0;
     int member_count = 0;
     for (int first_rank = 0; first_rank < group->size; first_rank++) {
@@ -210,8 +200,8 @@ static status create_node_control(struct mpi_state *state, MPI_Comm all, const i
 static status connect_group(struct mpi_state *state, MPI_Comm all)
 {
     struct shared_group *group = &state->group;
-    int64_t *keys = calloc((size_t)group->size, sizeof *keys);
-    REQUIRE(keys != NULL, STATUS_INTERNAL, "out of memory for a group of %d ranks", group->size);
+    int64_t *keys = NULL;
+    TRY(ALLOCATE(keys, group->size, "the nodes of a group"));
     for (int r = 0; r < group->size; r++) {
         keys[r] = world.node_key[group->world_rank[r]];
     }
@@ -260,9 +250,7 @@ static status fill_state(struct mpi_state *state, MPI_Comm all)
     struct shared_group *group = &state->group;
     MPI_Comm_rank(all, &group->rank);
     MPI_Comm_size(all, &group->size);
-    group->world_rank = calloc((size_t)group->size, sizeof *group->world_rank);
-    REQUIRE(group->world_rank != NULL, STATUS_INTERNAL, "out of memory for a group of %d ranks",
-            group->size);
+    TRY(ALLOCATE(group->world_rank, group->size, "the ranks of a group"));
     TRY(comm_mpi_check(MPI_Allgather(&world.rank, 1, MPI_INT, group->world_rank, 1, MPI_INT, all),
                        "creating a communicator"));
     for (int i = 0; i < 2; i++) {
@@ -278,8 +266,8 @@ static status fill_state(struct mpi_state *state, MPI_Comm all)
 /* Creates a communicator of the ranks of `all`. The caller still owns `all`. */
 static status mpi_create(MPI_Comm all, struct comm **out)
 {
-    struct mpi_state *state = calloc(1, sizeof *state);
-    REQUIRE(state != NULL, STATUS_INTERNAL, "out of memory for a communicator");
+    struct mpi_state *state = NULL;
+    TRY(ALLOCATE(state, 1, "a communicator"));
     struct comm *comm = NULL;
     status result = fill_state(state, all);
     if (result == STATUS_OK) {
@@ -316,8 +304,8 @@ static status mpi_split(struct comm *comm, int color, int key, struct comm **out
 static status allocate_window(struct mpi_state *state, size_t bytes, void **out)
 {
     struct shared_group *group = &state->group;
-    struct shared_window *window = malloc(sizeof *window);
-    REQUIRE(window != NULL, STATUS_INTERNAL, "out of memory for a window");
+    struct shared_window *window = NULL;
+    TRY(ALLOCATE(window, 1, "a window"));
     bool is_made = false;
     status result =
         comm_mpi_window_create(state->channels[SHARED_DATA], state->local, group->local_size,
@@ -483,8 +471,8 @@ static status read_init_limit(double *limit_seconds)
                                                    : STATUS_OK;
 }
 
-/* Starts the watchdog and calls MPI_Init: a rank that hangs in it ends, and the launcher ends the
- * others. */
+/* Starts the watchdog and calls MPI_Init: a rank that hangs in it ends, and the launcher ends
+ * the others. */
 static status init_mpi(int *argc, char ***argv, double *limit_seconds)
 {
     comm_identify_process();
@@ -503,11 +491,9 @@ static status init_mpi(int *argc, char ***argv, double *limit_seconds)
 static status gather_host_names(void)
 {
     size_t size = (size_t)world.size;
-    world.host_names = calloc(size, COMM_HOST_BYTES);
-    world.host_of = calloc(size, sizeof *world.host_of);
-    world.node_key = calloc(size, sizeof *world.node_key);
-    REQUIRE(world.host_names != NULL && world.host_of != NULL && world.node_key != NULL,
-            STATUS_INTERNAL, "out of memory for the names of %d hosts", world.size);
+    TRY(ALLOCATE(world.host_names, size * COMM_HOST_BYTES, "the names of hosts"));
+    TRY(ALLOCATE(world.host_of, size, "the hosts of the ranks"));
+    TRY(ALLOCATE(world.node_key, size, "the nodes of the ranks"));
     char *own = world.host_names + (size_t)world.rank * COMM_HOST_BYTES;
     if (gethostname(own, COMM_HOST_BYTES - 1) != 0) {
         snprintf(own, COMM_HOST_BYTES, "unknown");

@@ -1,4 +1,8 @@
-/* Internals of the MPI communicator: errors of MPI, and memory that the ranks of a node share. */
+/* Internals of the MPI communicator: errors of MPI, and memory that the ranks of a node share
+ * (windows, shared.h).
+ *
+ * Calls     comm_mpi_window_set_host once; comm_mpi_window_check_space before each
+ *           comm_mpi_window_create; comm_mpi_window_free */
 #pragma once
 
 #include <mpi.h>
@@ -29,9 +33,9 @@ status comm_mpi_window_check_space(MPI_Comm local, int64_t bytes, bool *has_room
  *
  * If it fails on any rank of `all`, *is_made is false on all of them.
  *
- * Order     collective over `all`; local are the ranks of this node
  * Memory    release *out with comm_mpi_window_free; if *is_made is false, free only out->base.
  *           If another rank of this node fails, MPI keeps the window until MPI_Finalize
+ * Order     collective over `all`; local are the ranks of this node
  * Errors    STATUS_LOST */
 status comm_mpi_window_create(MPI_Comm all, MPI_Comm local, int local_size, int local_rank,
                               size_t bytes, struct shared_window *out, bool *is_made);

@@ -4,7 +4,6 @@
 #include "base/memory.h"
 #include "comm/comm_impl.h"
 
-/* Returns whether mpirun or srun started this process, according to the environment. */
 bool comm_is_launched(void)
 {
     return getenv("OMPI_COMM_WORLD_SIZE") != NULL || getenv("PMIX_RANK") != NULL ||

@@ -6,12 +6,12 @@
  * for its node. Two buffers are used in turn: a rank that enters exchange e + 2 has seen all ranks
  * enter e + 1, so all ranks have read the result of e.
  *
- * Large data: an all-reduce is a reduce-scatter followed by an all-gather, in which rank r
- * owns ranges[r]. On one node both are one pass: when all ranks are ready, rank r adds its
- * range of all ranks' memory and writes the sum to all of them. Between nodes, one rank of each
- * other node (its handler for r) adds range r over its node and sends the sum to r. Rank r adds the
- * sums of the nodes in order. The result returns the same way. Thus each byte crosses the network
- * as often as in a ring algorithm. Every sum has a fixed order: ranks within a node, then nodes.
+ * Large data: an all-reduce is a reduce-scatter followed by an all-gather, in which rank r owns
+ * ranges[r]. On one node both are one pass: when all ranks are ready, rank r adds its range of all
+ * ranks' memory and writes the sum to all of them. Between nodes, one rank of each other node (its
+ * handler for r) adds range r over its node and sends the sum to r. Rank r adds the sums of the
+ * nodes in order. The result returns the same way. Thus each byte crosses the network as often as
+ * in a ring algorithm. Every sum has a fixed order: ranks within a node, then nodes.
  *
  * Functions of this file do not wait for other ranks, except shared_wait_until. A collective is a
  * state machine that shared_progress advances as far as possible. */
@@ -84,10 +84,8 @@ static bool is_reduction(const struct comm_request *q)
 
 status shared_open(struct shared_group *group)
 {
-    group->chunk_ranges = calloc((size_t)group->size, sizeof *group->chunk_ranges);
-    group->stages = calloc((size_t)group->local_size, sizeof *group->stages);
-    REQUIRE(group->chunk_ranges != NULL && group->stages != NULL, STATUS_INTERNAL,
-            "out of memory for ranges of %d ranks", group->size);
+    TRY(ALLOCATE(group->chunk_ranges, group->size, "the ranges of ranks"));
+    TRY(ALLOCATE(group->stages, group->local_size, "the ranges of ranks"));
     for (int i = 0; i < group->local_size; i++) {
         group->stages[i] = group->control[i]->stage;
     }
@@ -142,8 +140,8 @@ static char *get_exchange_result(struct shared_group *group, uint64_t sequence)
            (sequence & 1) * (size_t)group->size * COMM_SMALL_BYTES;
 }
 
-/* Collects the block of a node on its first rank and exchanges it for the blocks of the other
- * nodes. */
+/* Collects the block of a node on its first rank and exchanges it for the blocks of the
+ * other nodes. */
 static status exchange_between_nodes(struct shared_group *group, uint64_t sequence, size_t bytes)
 {
     struct shared_wait_condition entered = {
@@ -258,11 +256,7 @@ static void sum_local_ranks(const struct shared_group *group, const struct comm_
 static status reserve_scratch(struct comm_request *q, size_t bytes)
 {
     if (bytes > q->scratch_bytes) {
-        free(q->scratch);
-        q->scratch_bytes = 0;
-        q->scratch = malloc(bytes);
-        REQUIRE(q->scratch != NULL, STATUS_INTERNAL,
-                "out of memory for %zu bytes for sums of other nodes", bytes);
+        TRY(GROW(q->scratch, bytes, "sums of other nodes"));
         q->scratch_bytes = bytes;
     }
     return STATUS_OK;
@@ -431,8 +425,8 @@ static void end_gather(struct shared_group *group, struct comm_request *q)
     q->state = STATE_FINISHED;
 }
 
-/* Checks that all ranks of the node, which have started number q->sequence, run the same
- * collective. */
+/* Checks that all ranks of the node, which have started number q->sequence, run the
+ * same collective. */
 static status check_signatures(const struct shared_group *group, const struct comm_request *q)
 {
     size_t slot = q->sequence % SHARED_RING;
@@ -515,17 +509,12 @@ static status get_request(struct shared_group *group, struct comm_request **out)
         *out = q;
         return STATUS_OK;
     }
-    q = calloc(1, sizeof *q);
-    REQUIRE(q != NULL, STATUS_INTERNAL, "out of memory for a collective");
-    q->ranges = calloc((size_t)group->size, sizeof *q->ranges);
-    q->target_ranges = calloc((size_t)group->size, sizeof *q->target_ranges);
-    q->peers = calloc((size_t)group->local_size, sizeof *q->peers);
-    q->parts = calloc((size_t)group->size, sizeof *q->parts);
+    TRY(ALLOCATE(q, 1, "a collective"));
     status result = STATUS_OK;
-    REQUIRE_GOTO(result, failed,
-                 q->ranges != NULL && q->target_ranges != NULL && q->peers != NULL &&
-                     q->parts != NULL,
-                 STATUS_INTERNAL, "out of memory for a collective of %d ranks", group->size);
+    TRY_GOTO(result, failed, ALLOCATE(q->ranges, group->size, "a collective"));
+    TRY_GOTO(result, failed, ALLOCATE(q->target_ranges, group->size, "a collective"));
+    TRY_GOTO(result, failed, ALLOCATE(q->peers, group->local_size, "a collective"));
+    TRY_GOTO(result, failed, ALLOCATE(q->parts, group->size, "a collective"));
     if (group->nodes > 1) {
         TRY_GOTO(result, failed, group->link->batch_create(group->link_state, &q->batch));
     }

@@ -1,8 +1,18 @@
 /* Collectives between ranks that share memory, and messages between the nodes that they form.
  *
- * A node is a set of ranks with shared memory, normally the ranks of a host. A node may have a
- * single rank; with one rank per node all data moves in messages. host/mpi.c creates the memory and
- * carries the messages. All other files are plain C without MPI. */
+ *   node           A set of ranks with shared memory, normally the ranks of a host. With one rank
+ *                  per node all data moves in messages.
+ *   window         Memory of comm_allocate: a segment for each rank, which its node can access.
+ *   control block  Counters and small data of a rank in shared memory.
+ *   staging        Memory outside of windows is copied to a buffer in the control block, in chunks.
+ *   link           The functions that send messages between nodes.
+ *
+ * host/mpi.c creates the memory and provides the link. All other files are plain C without MPI.
+ *
+ * Calls     shared_open; shared_start, shared_progress and shared_wait for each
+ *           collective; shared_close
+ * Errors    unless stated otherwise, STATUS_HANG after the deadline, and as the functions of
+ *           the link */
 #pragma once
 
 #include "comm/comm_impl.h"
@@ -10,8 +20,8 @@
 #define SHARED_STAGE_BYTES ((size_t)1 << 20) /* staging buffer for memory outside of windows */
 #define SHARED_RING 64                       /* maximum collectives in flight per communicator */
 
-/* Description of a started collective, to detect ranks that call collectives in different
- * orders. */
+/* Description of a started collective, to detect ranks that call collectives in
+ * different orders. */
 struct shared_signature {
     uint64_t kind;
     uint64_t bytes;
@@ -141,7 +151,7 @@ struct shared_wait_condition {
 
 /* shared_wait_until - wait until the condition holds, and advance all collectives meanwhile.
  *
- * Errors    of the collectives; after the deadline it ends the job and does not return */
+ * Errors    errors of the collectives; after the deadline it ends the job and does not return */
 status shared_wait_until(struct shared_group *group, const struct shared_wait_condition *condition);
 
 /* shared_all_reached - return whether the counter of every local rank is at least `sequence`.

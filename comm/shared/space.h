@@ -1,5 +1,8 @@
-/* Checks the space for memory that the ranks of a host share. Open MPI creates it as files in
- * /dev/shm, and hangs or ends with a bus error if they do not fit. */
+/* Checks the space for memory that the ranks of a host share. Open MPI creates this memory as files
+ * in /dev/shm, and hangs or ends with a bus error if they do not fit.
+ *
+ * Calls     shared_space_window_bytes computes the need of a window, shared_space_has_room checks
+ *           it, and shared_space_count adds it to the sum of this process. */
 #pragma once
 
 #include <stdbool.h>
@@ -25,8 +28,8 @@ int64_t shared_space_window_bytes(int host_ranks, int64_t bytes);
  * mesh need on a host with all ranks. */
 int64_t shared_space_groups_bytes(int ranks, int tensor);
 
-/* shared_space_count - add a need of this host, as an argument of shared_space_has_room, to the
- * sum. */
+/* shared_space_count - add a need of this host, as an argument of shared_space_has_room, to
+ * the sum. */
 void shared_space_count(int64_t needed_bytes);
 
 /* shared_space_counted_bytes - return the sum of shared_space_count of this process. */

@@ -1,12 +1,20 @@
-/* The state of each rank of this host, in a table in shared memory.
+/* The heartbeat table: the state of each rank of this host, in shared memory.
  *
- * The main thread writes its current phase and whether it waits for other ranks. A wait that misses
- * its deadline, or the watchdog, reads the entries of the other ranks and can name the late ones. A
- * process without a shared table has a single slot. All fields are atomic, so writers never wait. A
+ *   phase  The named activity of the main thread of a rank, with a time limit.
+ *   slot   The entry of one rank: its phase, and whether it waits for other ranks. A process
+ *          without a shared table has a single slot.
+ *   beat   A check of the watchdog thread. A process that has this thread, but no new beats, is
+ *          stopped.
+ *
+ * The main thread writes its slot. If a wait misses its deadline, it reads the other slots and
+ * names the late ranks. The watchdog does the same. All fields are atomic, so writers never wait. A
  * reader may get a mixture of two phase names; this affects only the text of an error.
  *
  * The table also elects the process that prints the final error: if several ranks of a host end at
- * the same time, only the first one prints. */
+ * the same time, only the first one prints.
+ *
+ * Calls     heartbeat_attach; heartbeat_phase, heartbeat_renew and heartbeat_waiting during the
+ *           work; heartbeat_detach. heartbeat_read and heartbeat_describe at any time */
 #pragma once
 
 #include <stdbool.h>

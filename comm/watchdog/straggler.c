@@ -4,9 +4,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/doubles.h"
 #include "base/log.h"
 #include "base/memory.h"
+#include "base/number.h"
 
 #define SLOW_RATIO 2.0
 #define SLOW_CHECKS 3
@@ -21,14 +21,14 @@ static struct {
     int consecutive; /* checks in a row with this rank */
 } slow = {.rank = -1};
 
-/* Returns the median. With an even count it is the lower of the two middle values, so that of two
- * ranks the faster one is the reference. */
+/* Returns the median. With an even count it is the lower of the two middle values. With two ranks,
+ * the faster one is therefore the reference. */
 static double compute_median(const struct rank_report *reports, int count, double *sorted)
 {
     for (int r = 0; r < count; r++) {
         sorted[r] = reports[r].busy_seconds;
     }
-    doubles_sort(sorted, count);
+    number_sort(sorted, count);
     return sorted[(count - 1) / 2];
 }
 

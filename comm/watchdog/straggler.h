@@ -10,7 +10,7 @@
  * The warning names the rank and its host and appears once while the rank stays slow. For a rank
  * with more rows than the mean, the limit grows in proportion.
  *
- * Units     busy_seconds: time of this rank without communication and without waiting for other
- *           ranks
+ * Units     busy_seconds: time of this rank without communication and without waiting for
+ *           other ranks
  * Order     collective; one small exchange */
 status straggler_check(struct comm *comm, double busy_seconds, int64_t rows);

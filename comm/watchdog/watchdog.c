@@ -5,8 +5,8 @@
  * rank that waits for other ranks is not checked: the wait has a deadline (comm/shared/wait.c). A
  * stuck rank ends the job itself. If the whole process is stopped, including its watchdog, other
  * ranks report it a moment later. The thread also counts its checks: a process without checks is
- * stopped, and the other ranks report it after the default limit, also in a phase with a longer
- * limit.
+ * stopped, and the other ranks report it after the default limit, also in a phase with a
+ * longer limit.
  *
  * The start of a job has one limit for all its phases. It also ends a start in which every phase is
  * within its own limit, and a start in which all ranks wait. */
@@ -20,6 +20,7 @@
 
 #include "base/clock.h"
 #include "base/deadlines.h"
+#include "base/memory.h"
 #include "base/thread/thread.h"
 #include "comm/watchdog/heartbeat.h"
 
@@ -206,10 +207,9 @@ static void *run_watchdog(void *unused)
 status watchdog_start(struct comm *world, double limit_seconds)
 {
     watchdog_stop();
-    REQUIRE(limit_seconds > 0, STATUS_INTERNAL, "watchdog limit %g s: must be positive",
+    REQUIRE(limit_seconds > 0, STATUS_INTERNAL, "watchdog limit %g s: must be above 0",
             limit_seconds);
-    watchdog.watches = calloc((size_t)heartbeat_slot_count(), sizeof *watchdog.watches);
-    REQUIRE(watchdog.watches != NULL, STATUS_INTERNAL, "out of memory for the watchdog");
+    TRY(ALLOCATE(watchdog.watches, heartbeat_slot_count(), "the watchdog"));
     pthread_condattr_t monotonic;
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
@@ -232,7 +232,7 @@ status watchdog_start(struct comm *world, double limit_seconds)
 
 status watchdog_limit_startup(double limit_seconds)
 {
-    REQUIRE(limit_seconds > 0, STATUS_INTERNAL, "start-up limit %g s: must be positive",
+    REQUIRE(limit_seconds > 0, STATUS_INTERNAL, "start-up limit %g s: must be above 0",
             limit_seconds);
     pthread_mutex_lock(&watchdog.lock);
     startup.limit_seconds = limit_seconds;

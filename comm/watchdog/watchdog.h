@@ -1,9 +1,14 @@
 /* The watchdog: a thread that ends the job if the main thread stays in one phase for too long.
  *
- * The error names the rank, the phase and the time. Each rank also checks the other ranks of its
- * host, because a stopped process cannot report itself. A rank that waits in a collective is not
- * checked: the wait has a deadline (comm_set_deadline). The time during which the machine is
- * suspended does not count. If the job spans several hosts, limits must be above 15 s. */
+ * A phase is a named part of the work, such as "data" or "forward". The error names the rank, the
+ * phase and the time. Each rank also checks the other ranks of its host, because a stopped process
+ * cannot report itself. A rank that waits in a collective is not checked: the wait has a deadline
+ * (comm_set_deadline). Time in which the machine is suspended does not count. If the job spans
+ * several hosts, limits must be above 15 s.
+ *
+ * Calls     watchdog_limit_startup before comm_world_create, watchdog_start after it,
+ *           watchdog_end_startup before the first step. watchdog_phase at the start of each phase.
+ *           watchdog_stop at the end */
 #pragma once
 
 #include "comm/comm.h"

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/memory.h"
 #include "datasets/chat/chat_impl.h"
 
 enum { MAX_TOKENS = 32, MAX_FILE_BYTES = 1 << 20 };
@@ -37,7 +38,7 @@ static status read_string(const struct template_reader *r, const char *key,
                           const char *default_value, const char **out)
 {
     const json_t *value = json_object_get(r->root, key);
-    NEED(r, value == NULL || json_is_string(value), "\"%s\" is not a string", key);
+    NEED(r, value == NULL || json_is_string(value), "'%s' is not a string", key);
     *out = value != NULL ? json_string_value(value) : default_value;
     return STATUS_OK;
 }
@@ -45,7 +46,7 @@ static status read_string(const struct template_reader *r, const char *key,
 static status read_bool(const struct template_reader *r, const char *key, bool *out)
 {
     const json_t *value = json_object_get(r->root, key);
-    NEED(r, value == NULL || json_is_boolean(value), "\"%s\" is neither true nor false", key);
+    NEED(r, value == NULL || json_is_boolean(value), "'%s' is neither true nor false", key);
     *out = json_is_true(value);
     return STATUS_OK;
 }
@@ -78,11 +79,11 @@ static status read_tokens(struct template_reader *r)
 {
     const json_t *list = json_object_get(r->root, "tokens");
     NEED(r, json_is_array(list) && json_array_size(list) <= MAX_TOKENS,
-         "\"tokens\" is not a list of at most %d special tokens", MAX_TOKENS);
+         "'tokens' is not a list of at most %d special tokens", MAX_TOKENS);
     for (size_t i = 0; i < json_array_size(list); i++) {
         const char *text = json_string_value(json_array_get(list, i));
         NEED(r, text != NULL && text[0] != '\0',
-             "\"tokens\" has a member that is not a non-empty string");
+             "'tokens' has a member that is not a non-empty string");
         TRY(resolve_token(r, text, &r->ids[r->count]));
         r->tokens[r->count++] = text;
     }
@@ -114,9 +115,8 @@ static status split_literal(const struct template_reader *r, const char *text,
 {
     size_t bytes = strlen(text), plain = 0;
     out->text = strdup(text);
-    out->parts = calloc(bytes + 1, sizeof *out->parts);
-    REQUIRE(out->text != NULL && out->parts != NULL, STATUS_INTERNAL,
-            "out of memory for a chat template");
+    REQUIRE(out->text != NULL, STATUS_INTERNAL, "out of memory for a chat template");
+    TRY(ALLOCATE(out->parts, bytes + 1, "a chat template"));
     for (size_t at = 0; at < bytes;) {
         int token = find_token_at(r, text + at);
         if (token < 0) {
@@ -151,7 +151,7 @@ static status read_pair(const struct template_reader *r, const char *key, const 
     const char *first = json_string_value(json_array_get(pair, 0));
     const char *second = json_string_value(json_array_get(pair, 1));
     NEED(r, json_array_size(pair) == 2 && first != NULL && second != NULL,
-         "\"%s\" is not [\"text before\", \"text after\"]", key);
+         "'%s' is not [\"text before\", \"text after\"]", key);
     TRY(split_literal(r, first, before));
     return split_literal(r, second, after);
 }
@@ -166,13 +166,13 @@ static status check_keys(const struct template_reader *r)
         char padded_key[64];
         snprintf(padded_key, sizeof padded_key, "|%.50s|", key);
         NEED(r, strstr(KEYS, padded_key) != NULL && strchr(key, '|') == NULL,
-             "the key \"%.60s\" is not known", key);
+             "unknown key '%.60s'; remove it", key);
     }
     const char *format = json_string_value(json_object_get(r->root, "format"));
     NEED(r, format != NULL && strcmp(format, "bireme-chat-template") == 0,
-         "not a chat template: \"format\" is not \"bireme-chat-template\"");
+         "not a chat template: 'format' is not 'bireme-chat-template'");
     NEED(r, json_integer_value(json_object_get(r->root, "version")) == 1,
-         "\"version\" is not 1, the only supported version");
+         "'version' is not 1, the only supported version");
     return STATUS_OK;
 }
 
@@ -182,10 +182,10 @@ static status read_end_of_turn(struct template_reader *r)
 {
     const char *text;
     TRY(read_string(r, "end_of_turn", NULL, &text));
-    NEED(r, text != NULL, "\"end_of_turn\" is missing");
+    NEED(r, text != NULL, "'end_of_turn' is missing");
     int token = find_token_at(r, text);
     NEED(r, token >= 0 && strcmp(r->tokens[token], text) == 0,
-         "\"end_of_turn\" is %.60s, which \"tokens\" does not list", text);
+         "'end_of_turn' is %.60s, which 'tokens' does not list", text);
     r->t->end_of_turn = r->ids[token];
     const struct chat_literal *after = &r->t->after[CHAT_ASSISTANT];
     for (int64_t i = 0; i < after->count; i++) {
@@ -194,7 +194,7 @@ static status read_end_of_turn(struct template_reader *r)
         }
     }
     RAISE(STATUS_DATA,
-          "%s: the text after an assistant message does not hold %.60s, the \"end_of_turn\" token",
+          "%s: the text after an assistant message does not hold %.60s, the 'end_of_turn' token",
           r->path, text);
 }
 
@@ -230,8 +230,7 @@ static status parse_template(const char *path, const char *text, size_t bytes,
     REQUIRE(r.root != NULL, STATUS_DATA, "%s:%d:%d: not valid JSON: %s", path, error.line,
             error.column, error.text);
     status result = STATUS_OK;
-    r.t = calloc(1, sizeof *r.t);
-    REQUIRE_GOTO(result, done, r.t != NULL, STATUS_INTERNAL, "out of memory for a chat template");
+    TRY_GOTO(result, done, ALLOCATE(r.t, 1, "a chat template"));
     result = read_template(&r);
 done:
     json_decref(r.root);

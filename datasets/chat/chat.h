@@ -1,10 +1,10 @@
 /* Chat templates: convert messages to token ids, with a loss mask that selects the assistant's
  * messages exactly.
  *
- * A template is the file chat_template.json in the tokenizer's folder (see
- * docs/guide/data.md). The template's own texts may contain the special tokens that it lists.
- * The text of a message is always encoded as plain text. A message therefore cannot inject a
- * special token, and with it another role.
+ * A template is the file chat_template.json in the tokenizer's folder (see docs/guide/data.md). The
+ * template's own texts may contain the special tokens that it lists. The text of a message is
+ * always encoded as plain text. A message therefore cannot inject a special token, and with it
+ * another role.
  *
  * The text before an assistant message and the assistant message are encoded separately: a prompt
  * has the same ids in training and in generation. All other text between two special tokens is
@@ -93,6 +93,22 @@ struct chat_frame {
 status chat_encode(const struct chat_template *t, const struct tokenizer *tokenizer,
                    const struct chat_message *messages, int64_t count, struct chat_frame frame,
                    struct chat_text *out);
+
+/* chat_encode_prompt - encode a conversation as the prompt of the next answer. The prompt of an
+ * encoder-decoder (is_source) is its source and has the special tokens of a source.
+ *
+ * Memory    *out is empty at the call; the caller releases it with token_list_free
+ * Errors    as chat_encode and text_pair_enclose */
+status chat_encode_prompt(const struct chat_template *t, const struct tokenizer *tokenizer,
+                          const struct chat_message *messages, int64_t count, bool is_source,
+                          struct token_list *out);
+
+/* chat_encode_answer - append an answer as the target of an encoder-decoder. The end token of the
+ * tokenizer ends it, not the template's end of turn.
+ *
+ * Errors    STATUS_DATA: the message is not an answer, or is empty; as text_pair_encode_sequence */
+status chat_encode_answer(const struct chat_template *t, const struct tokenizer *tokenizer,
+                          const struct chat_message *answer, struct token_list *out);
 
 /* chat_encode_plain - append plain text, without a template.
  *

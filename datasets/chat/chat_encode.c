@@ -5,17 +5,18 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/text_buffer.h"
 #include "datasets/chat/chat_impl.h"
+#include "datasets/tokenizer/text_pair.h"
 
 struct writer {
     const struct chat_template *t;
     const struct tokenizer *tokenizer;
     struct chat_text *out;
-    char *plain; /* collected text, not encoded yet */
-    size_t bytes, capacity;
-    int32_t mask;      /* loss mask bits of the collected text */
-    int32_t base_mask; /* loss mask bits of every token */
-    bool after_plain;  /* the text before was encoded in another part, not a special token */
+    struct text_buffer plain; /* collected text, not encoded yet */
+    int32_t mask;             /* loss mask bits of the collected text */
+    int32_t base_mask;        /* loss mask bits of every token */
+    bool after_plain;         /* the text before was encoded in another part, not a special token */
 };
 
 void chat_text_free(struct chat_text *text)
@@ -37,12 +38,14 @@ static status fill_loss_mask(struct chat_text *text, int32_t mask)
 
 static status encode_collected(struct writer *w)
 {
-    if (w->bytes > 0) {
+    const char *text = w->plain.bytes;
+    size_t bytes = w->plain.count;
+    if (bytes > 0) {
         struct token_list *ids = &w->out->ids;
-        TRY(w->after_plain   ? tokenizer_encode_continued(w->tokenizer, w->plain, w->bytes, ids)
-            : ids->count > 0 ? tokenizer_encode_after_special(w->tokenizer, w->plain, w->bytes, ids)
-                             : tokenizer_encode(w->tokenizer, w->plain, w->bytes, false, ids));
-        w->bytes = 0;
+        TRY(w->after_plain   ? tokenizer_encode_continued(w->tokenizer, text, bytes, ids)
+            : ids->count > 0 ? tokenizer_encode_after_special(w->tokenizer, text, bytes, ids)
+                             : tokenizer_encode(w->tokenizer, text, bytes, false, ids));
+        w->plain.count = 0;
         w->after_plain = true;
     }
     return fill_loss_mask(w->out, w->mask);
@@ -59,18 +62,7 @@ static status set_loss_mask(struct writer *w, int32_t mask)
 
 static status write_plain(struct writer *w, const char *text, size_t bytes)
 {
-    if (bytes > w->capacity - w->bytes) {
-        size_t capacity = 2 * (w->bytes + bytes);
-        char *grown = realloc(w->plain, capacity);
-        REQUIRE(grown != NULL, STATUS_INTERNAL, "out of memory for a message of %zu bytes", bytes);
-        w->plain = grown;
-        w->capacity = capacity;
-    }
-    if (bytes > 0) {
-        memcpy(w->plain + w->bytes, text, bytes);
-        w->bytes += bytes;
-    }
-    return STATUS_OK;
+    return text_buffer_append(&w->plain, text, bytes);
 }
 
 static status write_special(struct writer *w, int32_t id)
@@ -91,7 +83,7 @@ static status write_literal(struct writer *w, const struct chat_literal *l)
 }
 
 /* Returns the bytes of the white space character at the beginning of the text; 0: none. White space
- * is that of str.strip in Python, which `trim` in Jinja calls. */
+ * is defined as in Python's str.strip, which `trim` in Jinja calls. */
 static size_t match_white_space(const char *text, size_t bytes)
 {
     const unsigned char *u = (const unsigned char *)text;
@@ -125,17 +117,24 @@ static size_t match_last_white_space(const char *text, size_t bytes)
     return 0;
 }
 
-static status write_content(struct writer *w, const char *text, size_t bytes)
+/* Removes the white space around a text if the template does so. */
+static struct text strip_content(const struct chat_template *t, const char *text, size_t bytes)
 {
     size_t length;
-    while (w->t->strip && (length = match_last_white_space(text, bytes)) > 0) {
+    while (t->strip && (length = match_last_white_space(text, bytes)) > 0) {
         bytes -= length;
     }
-    while (w->t->strip && (length = match_white_space(text, bytes)) > 0) {
+    while (t->strip && (length = match_white_space(text, bytes)) > 0) {
         text += length;
         bytes -= length;
     }
-    return write_plain(w, text, bytes);
+    return (struct text){text, bytes};
+}
+
+static status write_content(struct writer *w, const char *text, size_t bytes)
+{
+    struct text content = strip_content(w->t, text, bytes);
+    return write_plain(w, content.bytes, content.count);
 }
 
 static status write_system(struct writer *w, const char *text, size_t bytes)
@@ -160,8 +159,8 @@ static status write_user(struct writer *w, const struct chat_message *m,
     return write_literal(w, &w->t->after[CHAT_USER]);
 }
 
-/* Appends an assistant message. CHAT_IS_ANSWER covers it up to and including the end-of-turn
- * token. */
+/* Appends an assistant message. CHAT_IS_ANSWER covers it up to and including the
+ * end-of-turn token. */
 static status write_assistant(struct writer *w, const struct chat_message *m)
 {
     const struct chat_literal *after = &w->t->after[CHAT_ASSISTANT];
@@ -189,7 +188,7 @@ static bool is_blank(const struct chat_message *m)
 static status check_messages(const struct chat_template *t, const struct chat_message *messages,
                              int64_t count, struct chat_frame frame)
 {
-    REQUIRE(count > 0, STATUS_DATA, "no messages");
+    REQUIRE(count > 0, STATUS_DATA, "the list of messages is empty; it needs at least one message");
     REQUIRE(!frame.after_generation_prompt || messages[0].role == CHAT_ASSISTANT, STATUS_DATA,
             "the completion begins with a %s message; it must begin with an assistant message",
             chat_role_name(messages[0].role));
@@ -272,11 +271,37 @@ status chat_encode(const struct chat_template *t, const struct tokenizer *tokeni
     w.after_plain = frame.after_generation_prompt && ends_prompt_with_text(t);
     int64_t before = out->ids.count;
     status result = write_all(&w, messages, count, frame);
-    free(w.plain);
+    text_buffer_free(&w.plain);
     if (result != STATUS_OK) {
         out->ids.count = out->loss_mask.count = before;
     }
     return result;
+}
+
+status chat_encode_prompt(const struct chat_template *t, const struct tokenizer *tokenizer,
+                          const struct chat_message *messages, int64_t count, bool is_source,
+                          struct token_list *out)
+{
+    struct chat_text text = {.ids = *out};
+    status result = chat_encode(t, tokenizer, messages, count,
+                                (struct chat_frame){.add_generation_prompt = true}, &text);
+    if (result == STATUS_OK && is_source) {
+        result = text_pair_enclose(tokenizer, &text.ids);
+    }
+    token_list_free(&text.loss_mask);
+    *out = text.ids;
+    return result;
+}
+
+status chat_encode_answer(const struct chat_template *t, const struct tokenizer *tokenizer,
+                          const struct chat_message *answer, struct token_list *out)
+{
+    REQUIRE(answer->role == CHAT_ASSISTANT, STATUS_DATA,
+            "the last message is a %s message; the answer must be an assistant message",
+            chat_role_name(answer->role));
+    REQUIRE(!is_blank(answer), STATUS_DATA, "the assistant message is empty");
+    struct text content = strip_content(t, answer->text, answer->bytes);
+    return text_pair_encode_sequence(tokenizer, NULL, &content, TEXT_TARGET, -1, out);
 }
 
 status chat_encode_plain(const struct tokenizer *tokenizer, const char *text, size_t bytes,
@@ -307,7 +332,7 @@ static status read_role(const char *name, int64_t number, enum chat_role *out)
             return STATUS_OK;
         }
     }
-    RAISE(STATUS_DATA, "message %" PRId64 ": the role \"%.40s\" is none of system, user, assistant",
+    RAISE(STATUS_DATA, "message %" PRId64 ": the role '%.40s' is none of system, user, assistant",
           number, name);
 }
 
@@ -321,9 +346,8 @@ static status read_message(const json_t *value, int64_t number, struct chat_mess
 {
     const json_t *role = get_either_key(value, "role", "from"),
                  *text = get_either_key(value, "content", "value");
-    REQUIRE(json_is_string(role), STATUS_DATA, "message %" PRId64 ": no \"role\" string", number);
-    REQUIRE(json_is_string(text), STATUS_DATA, "message %" PRId64 ": no \"content\" string",
-            number);
+    REQUIRE(json_is_string(role), STATUS_DATA, "message %" PRId64 ": no 'role' string", number);
+    REQUIRE(json_is_string(text), STATUS_DATA, "message %" PRId64 ": no 'content' string", number);
     out->text = json_string_value(text);
     out->bytes = json_string_length(text);
     return read_role(json_string_value(role), number, &out->role);
@@ -335,9 +359,9 @@ status chat_messages_read(const json_t *value, const char *field, struct chat_me
     *out = NULL;
     size_t size = json_array_size(value);
     REQUIRE(json_is_array(value) && size > 0, STATUS_DATA,
-            "the field \"%s\" is not a non-empty list of messages", field);
-    struct chat_message *messages = calloc(size, sizeof *messages);
-    REQUIRE(messages != NULL, STATUS_INTERNAL, "out of memory for %zu messages", size);
+            "the field '%s' is not a non-empty list of messages", field);
+    struct chat_message *messages = NULL;
+    TRY(ALLOCATE(messages, size, "messages"));
     for (size_t i = 0; i < size; i++) {
         status result = read_message(json_array_get(value, i), (int64_t)i + 1, &messages[i]);
         if (result != STATUS_OK) {

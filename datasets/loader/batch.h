@@ -50,6 +50,7 @@ struct batch_task {
     /* classify, classify_tokens: [M]; choose: [B]; answer: [B, 2] first and last token */
     const int32_t *labels;
     const float *float_labels;   /* regress: [B] */
+    int64_t label_count;         /* elements of labels or float_labels */
     const int32_t *token_flags;  /* answer: [N] flags of the tokens (example.h) */
     const int32_t *dataset_rows; /* answer: [B] the dataset row that each window belongs to */
 };
@@ -76,7 +77,7 @@ struct batch_source {
     const int32_t *positions; /* [S] position of each row in its source */
     const int32_t *cu_rows;   /* [segments + 1] first row of each source */
     int64_t longest;          /* rows of the longest source */
-    int64_t first_row;        /* global index of row 0, for dropout; numbered as those of packs */
+    int64_t first_row;        /* global index of row 0, for dropout; numbered like rows of packs */
 };
 
 struct batch {
@@ -92,12 +93,16 @@ struct batch {
     int64_t segments;
     const int32_t *cu_rows; /* [segments + 1] first row of each segment (cu_q of attention) */
     int64_t longest;        /* rows of the longest segment */
-    /* Global index of row 0, for dropout. Windows: (first sample of the step + offset) T.
-     * Preference pairs: 2 samples[0] T. Packs and targets: the rows of a step are numbered
-     * consecutively over all ranks, from (first sample of the step) T.
-     * Sentence pairs and tasks: the number of rows of this rank's shard of the step before row 0.
-     * The caller adds the rows of the lower ranks, which gives the index of row 0 in the packed
-     * global batch. With interleave_micro_batches, first_row is this index already. */
+    /* Global index of row 0, for dropout:
+     *
+     *   windows           (first sample of the step + offset) T
+     *   preference pairs  2 samples[0] T
+     *   packs, targets    the rows of a step are numbered consecutively over all ranks, from
+     *                     (first sample of the step) T
+     *   sentence pairs,   the number of rows of this rank's shard of the step before row 0. The
+     *   tasks             caller adds the rows of the lower ranks, which gives the index of row 0
+     *                     in the packed global batch. With interleave_micro_batches, first_row is
+     *                     this index already */
     int64_t first_row;
     /* Tokens of the samples: N, or more if last tokens are only predicted, prompts are shared, or
      * the samples have sources. */

@@ -6,10 +6,11 @@
 #include <string.h>
 
 #include "base/deadlines.h"
-#include "base/mirror.h"
+#include "base/device/mirror.h"
+#include "base/memory.h"
 
 /* One slot is read while the other one is filled. */
-enum { SLOTS = 2, ARRAYS = 12 };
+enum { SLOTS = 2, ARRAYS = 15 };
 
 struct slot {
     struct mirror memory;
@@ -35,7 +36,7 @@ struct array {
 /* Lists the arrays that kernels read. An array of another kind of batch has 0 elements. */
 static void list_arrays(const struct batch *b, struct array out[ARRAYS])
 {
-    bool has_sentences = b->kind == BATCH_SENTENCE_PAIRS;
+    bool has_sentences = b->kind == BATCH_SENTENCE_PAIRS, is_task = b->kind == BATCH_TASK;
     bool has_pairs = b->kind == BATCH_PREFERENCE_PAIRS, has_sources = b->kind == BATCH_SEQ2SEQ;
     const struct array all[ARRAYS] = {
         {offsetof(struct batch, inputs), b->rows},
@@ -45,7 +46,10 @@ static void list_arrays(const struct batch *b, struct array out[ARRAYS])
         {offsetof(struct batch, token_type_ids), b->rows},
         {offsetof(struct batch, outputs.rows), b->outputs.count},
         {offsetof(struct batch, outputs.targets), b->outputs.count},
+        {offsetof(struct batch, outputs.example_rows), b->sequences + 1},
         {offsetof(struct batch, sentence_pairs.next_sentence), has_sentences ? b->sequences : 0},
+        {offsetof(struct batch, task.labels), is_task ? b->task.label_count : 0},
+        {offsetof(struct batch, task.float_labels), is_task ? b->task.label_count : 0},
         {offsetof(struct batch, preference_pairs.shared_prefix_offsets),
          has_pairs ? 2 * b->sequences : 0},
         {offsetof(struct batch, source.inputs), has_sources ? b->source.rows : 0},
@@ -55,12 +59,22 @@ static void list_arrays(const struct batch *b, struct array out[ARRAYS])
     memcpy(out, all, sizeof all);
 }
 
-static const int32_t **get_pointer(struct batch *b, const struct array *a)
+/* Elements of all arrays are int32_t or float. */
+static const void *get_pointer(const struct batch *b, const struct array *a)
 {
-    return (const int32_t **)(void *)((char *)b + a->offset);
+    const void *pointer;
+    memcpy(&pointer, (const char *)b + a->offset, sizeof pointer);
+    return pointer;
 }
 
-/* Every array has at most one element per row; cu_rows has one more. */
+static void set_pointer(struct batch *b, const struct array *a, const void *pointer)
+{
+    memcpy((char *)b + a->offset, &pointer, sizeof pointer);
+}
+
+/* Returns the bytes of all arrays of a batch. An array has at most one element per row, or one
+ * more. Labels are the only exception: an example with one row may have two. A batch with such
+ * labels lacks other arrays, so it fits too. */
 static size_t compute_slot_bytes(int64_t rows)
 {
     return ARRAYS * ((size_t)rows + 1) * sizeof(int32_t);
@@ -75,22 +89,20 @@ size_t batch_upload_bytes(enum device_kind kind, int64_t rows)
 static status pack_arrays(struct slot *slot, const struct batch *batch, size_t *used)
 {
     struct array arrays[ARRAYS];
-    struct batch source = *batch;
     slot->device_batch = *batch;
     *used = 0;
     list_arrays(batch, arrays);
     for (int i = 0; i < ARRAYS; i++) {
-        if (arrays[i].count == 0 || *get_pointer(&source, &arrays[i]) == NULL) {
+        const void *from = get_pointer(batch, &arrays[i]);
+        if (arrays[i].count == 0 || from == NULL) {
             continue;
         }
-        const int32_t *from = *get_pointer(&source, &arrays[i]);
-        size_t bytes = (size_t)arrays[i].count * sizeof *from;
+        size_t bytes = (size_t)arrays[i].count * sizeof(int32_t);
         REQUIRE(*used + bytes <= slot->memory.bytes, STATUS_INTERNAL,
                 "a batch of %" PRId64 " rows and %" PRId64 " segments does not fit its memory",
                 batch->rows, batch->segments);
         memcpy((char *)slot->memory.host + *used, from, bytes);
-        *get_pointer(&slot->device_batch, &arrays[i]) =
-            (const int32_t *)(const void *)((char *)slot->memory.device_data + *used);
+        set_pointer(&slot->device_batch, &arrays[i], (char *)slot->memory.device_data + *used);
         *used += bytes;
     }
     return STATUS_OK;
@@ -118,8 +130,8 @@ status batch_upload_create(struct device *dev, struct stream *stream, int64_t ro
                            struct batch_upload **out)
 {
     *out = NULL;
-    struct batch_upload *u = calloc(1, sizeof *u);
-    REQUIRE(u != NULL, STATUS_INTERNAL, "out of memory for batches");
+    struct batch_upload *u = NULL;
+    TRY(ALLOCATE(u, 1, "batches"));
     *u = (struct batch_upload){.device = dev, .stream = stream, .rows = rows};
     status result = create_slots(u);
     if (result != STATUS_OK) {

@@ -1,8 +1,11 @@
 /* Copies micro-batches from the loader to the device, through page-locked memory and on a separate
- * stream, while the device works on the previous micro-batch. On the CPU nothing is copied. */
+ * stream, while the device works on the previous micro-batch. On the CPU nothing is copied.
+ *
+ * Calls     batch_upload_create; batch_upload_begin and batch_upload_end for each micro-batch;
+ *           batch_upload_destroy */
 #pragma once
 
-#include "base/device.h"
+#include "base/device/device.h"
 #include "datasets/loader/batch.h"
 
 struct batch_upload;

@@ -4,8 +4,8 @@
 #include "base/status.h"
 #include "datasets/loader/loader.h"
 
-/* data_check_compare - compare all shards of the training data, and those of the validation data
- * (NULL: none).
+/* data_check_compare - compare all shards of the training data and of the validation data. A NULL
+ * loader of validation data means that there is none.
  *
  * Logs W-JOIN-ENCODING if prompts and completions are encoded in two ways, and W-SAME-DATA if a
  * shard of the validation data has the tokens of a training shard. Call it once per run.

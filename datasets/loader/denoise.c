@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/number.h"
 #include "base/random.h"
 
 /* The streams of random numbers of a window. */
@@ -37,6 +38,7 @@ static void find_sentinels(struct denoise *d, const struct tokenizer *tokenizer,
     char name[32];
     int64_t known = tokenizer_vocab_size(tokenizer);
     bool has_names = tokenizer_find(tokenizer, "<extra_id_0>") >= 0;
+    d->unnamed_from = has_names ? 0 : known;
     for (d->sentinel_count = 0; d->sentinel_count < DENOISE_SENTINELS_MAX; d->sentinel_count++) {
         snprintf(name, sizeof name, "<extra_id_%d>", d->sentinel_count);
         int64_t last = vocabulary - 1 - d->sentinel_count;
@@ -105,17 +107,12 @@ static void draw_composition(uint64_t key, int64_t total, int64_t parts, int32_t
     }
 }
 
-static int64_t clamp_count(int64_t value, int64_t low, int64_t high)
-{
-    return value < low ? low : value > high ? high : value;
-}
-
 /* Counts the noise and the spans of T5's corruption. */
 static void count_noise(double density, double mean_span, int64_t window, int64_t *noise,
                         int64_t *spans)
 {
-    *noise = clamp_count(llround((double)window * density), 1, window - 1);
-    *spans = clamp_count(llround((double)*noise / mean_span), 1, *noise);
+    *noise = number_clamp(llround((double)window * density), 1, window - 1);
+    *spans = number_clamp(llround((double)*noise / mean_span), 1, *noise);
     *spans = *spans < window - *noise ? *spans : window - *noise;
 }
 
@@ -157,7 +154,7 @@ static void plan_ul2(const struct denoise *d, uint64_t key, int64_t window, stru
     if (mean_span > 0) {
         plan_spans(key, density, mean_span, window, plan);
     } else {
-        int64_t noise = clamp_count(llround((double)window * density), 1, window - 1);
+        int64_t noise = number_clamp(llround((double)window * density), 1, window - 1);
         plan_suffix(window - noise, window, plan);
     }
     plan->mode = d->modes[ul2_denoisers[i].mode];
@@ -176,8 +173,8 @@ static int64_t draw_poisson(uint64_t key, uint64_t index, double mean)
 }
 
 /* Draws the lengths of BART's spans until they have all noise. The last one is cut. The source must
- * not become longer than the window, so the last zero-length spans are dropped if there are too
- * many. */
+ * not become longer than the window, so the last zero-length spans are dropped if there are
+ * too many. */
 static void draw_lengths(const struct denoise *d, uint64_t key, int64_t window, int64_t noise,
                          struct plan *plan)
 {
@@ -202,7 +199,7 @@ static void draw_lengths(const struct denoise *d, uint64_t key, int64_t window, 
 
 static void plan_bart(const struct denoise *d, uint64_t key, int64_t window, struct plan *plan)
 {
-    int64_t noise = clamp_count((int64_t)ceil((double)window * d->density), 1, window);
+    int64_t noise = number_clamp((int64_t)ceil((double)window * d->density), 1, window);
     draw_lengths(d, derive_key(key, DRAW_NOISE), window, noise, plan);
     /* an order of the spans and the other tokens */
     draw_marks(derive_key(key, DRAW_TEXT), window - noise + plan->count, plan->count, plan->starts);
@@ -241,7 +238,7 @@ static struct plan make_plan(const struct denoise *d, uint64_t key, int64_t wind
 
 static bool has_begin(const struct denoise *d)
 {
-    return d->kind == DENOISE_BART && d->bos >= 0;
+    return d->kind == DENOISE_BART && d->bos >= 0 && !d->has_language;
 }
 
 /* Returns the tokens of a source that replace its spans. */
@@ -258,7 +255,7 @@ static int64_t count_replacements(const struct denoise *d, const struct plan *pl
 static void count_tokens(const struct denoise *d, const struct plan *plan, int64_t window,
                          int64_t *source, int64_t *target)
 {
-    int64_t ends = 1 + has_begin(d);
+    int64_t ends = 1 + has_begin(d) + d->has_language;
     *source = (plan->mode >= 0) + window - plan->noise + count_replacements(d, plan) + ends;
     *target = d->kind == DENOISE_BART
                   ? window + ends
@@ -267,17 +264,42 @@ static void count_tokens(const struct denoise *d, const struct plan *plan, int64
 
 int64_t denoise_window_tokens(const struct denoise *d, int64_t tokens)
 {
-    return tokens - 1 - has_begin(d) - (d->kind == DENOISE_UL2);
+    return tokens - 1 - has_begin(d) - d->has_language - (d->kind == DENOISE_UL2);
+}
+
+static status raise_sentinels(const struct denoise *d, int64_t window, int64_t spans)
+{
+    char remedy[256] = "lower data.sequence_length";
+    if (d->unnamed_from == 0) {
+        snprintf(remedy, sizeof remedy,
+                 "add tokens up to <extra_id_%" PRId64 "> to the tokenizer, "
+                 "or lower data.sequence_length",
+                 spans - 1);
+    } else if (spans <= DENOISE_SENTINELS_MAX) {
+        snprintf(remedy, sizeof remedy,
+                 "set model.vocab_size to %" PRId64 ": the tokenizer has %" PRId64
+                 " ids, and the ids after them are sentinels",
+                 d->unnamed_from + spans, d->unnamed_from);
+    }
+    RAISE(STATUS_RECIPE,
+          "denoise: a window of %" PRId64 " tokens has %" PRId64
+          " spans, but there are %d sentinels; %s",
+          window, spans, d->sentinel_count, remedy);
 }
 
 status denoise_check(const struct denoise *d, int64_t tokens)
 {
     int64_t window = denoise_window_tokens(d, tokens), noise, spans = 0;
     REQUIRE(window >= 2, STATUS_RECIPE,
-            "denoise: %" PRId64 " tokens are too few for a source and a target", tokens);
-    REQUIRE(d->eos >= 0, STATUS_RECIPE, "denoise: the tokenizer has no end token");
+            "denoise: a window of %" PRId64 " tokens is too short for a source and a target; "
+            "raise data.sequence_length",
+            tokens);
+    REQUIRE(d->eos >= 0, STATUS_RECIPE,
+            "denoise: the tokenizer has no end token; train or import a tokenizer with one");
     REQUIRE(d->kind != DENOISE_BART || d->replacement == DENOISE_NOTHING || d->mask >= 0,
-            STATUS_RECIPE, "denoise: the tokenizer has no mask token");
+            STATUS_RECIPE,
+            "denoise: the tokenizer has no mask token; use one with a mask token, or "
+            "denoise.replace_length=0");
     if (d->kind == DENOISE_SPAN_CORRUPTION) {
         count_noise(d->density, d->mean_span, window, &noise, &spans);
     }
@@ -289,13 +311,7 @@ status denoise_check(const struct denoise *d, int64_t tokens)
         }
         spans = count > spans ? count : spans;
     }
-    REQUIRE(spans <= d->sentinel_count, STATUS_RECIPE,
-            "denoise: a window of %" PRId64 " tokens has %" PRId64
-            " spans, but there are %d sentinels: the tokens <extra_id_0>, ... of the tokenizer, or "
-            "the ids that it does not have; set model.vocab_size to %" PRId64
-            " more than the ids of the tokenizer",
-            window, spans, d->sentinel_count, spans);
-    return STATUS_OK;
+    return spans <= d->sentinel_count ? STATUS_OK : raise_sentinels(d, window, spans);
 }
 
 uint64_t denoise_key(uint64_t seed, int64_t epoch, uint64_t example)
@@ -409,8 +425,22 @@ static int64_t write_token(int32_t *out, bool exists, int32_t id)
     return exists;
 }
 
-void denoise_apply(const struct denoise *d, uint64_t key, const int32_t *text, int64_t window,
-                   int32_t *scratch, int32_t *ids, int64_t *source, int64_t *target)
+/* Writes the tokens before a text and returns their number. */
+static int64_t write_begin(const struct denoise *d, int32_t language, int32_t *out)
+{
+    return d->has_language ? write_token(out, d->language_first, language)
+                           : write_token(out, has_begin(d), d->bos);
+}
+
+/* Writes the tokens after a text. */
+static void write_end(const struct denoise *d, int32_t language, int32_t *out)
+{
+    *out = d->eos;
+    (void)write_token(out + 1, d->has_language && !d->language_first, language);
+}
+
+void denoise_apply(const struct denoise *d, uint64_t key, int32_t language, const int32_t *text,
+                   int64_t window, int32_t *scratch, int32_t *ids, int64_t *source, int64_t *target)
 {
     bool bart = d->kind == DENOISE_BART;
     struct plan plan = make_plan(d, key, window, scratch);
@@ -422,19 +452,19 @@ void denoise_apply(const struct denoise *d, uint64_t key, const int32_t *text, i
                           out);
         read = out;
     }
-    int32_t *at = ids + write_token(ids, has_begin(d), d->bos);
+    int32_t *at = ids + write_begin(d, language, ids);
     at += write_token(at, plan.mode >= 0, plan.mode);
     int64_t written = write_source(d, &plan, read, window, at);
     if (bart) {
         rotate_tokens(d, key, at, written, scratch + 2 * window);
     }
-    (void)write_token(at + written, true, d->eos);
-    out += write_token(out, has_begin(d), d->bos);
+    write_end(d, language, at + written);
+    out += write_begin(d, language, out);
     if (bart) {
         memcpy(out, text, (size_t)window * sizeof *out);
         out += window;
     } else {
         out += write_spans(d, &plan, text, out);
     }
-    (void)write_token(out, true, d->eos);
+    write_end(d, language, out);
 }

@@ -14,7 +14,8 @@
  * DENOISE_PREFIX_LM: the source is a prefix of random length, the target the rest.
  *
  * The end token follows each source and target. With DENOISE_BART, the beginning token precedes
- * them, if the tokenizer has one.
+ * them, if the tokenizer has one. With has_language, the language token of the text precedes them
+ * instead, or follows the end token (mBART).
  *
  * The result is a pure function of (seed, epoch, example). It is the same for any number of ranks
  * and after any resume, and different in each epoch. The lengths do not depend on the text.
@@ -44,7 +45,7 @@ enum denoise_replacement {
     DENOISE_NOTHING       /* token deletion */
 };
 
-enum { DENOISE_SENTINELS_MAX = 256, DENOISE_MODES = 3 };
+enum { DENOISE_SENTINELS_MAX = 256, DENOISE_MODES = 3, DENOISE_SOURCES_MAX = 64 };
 
 struct denoise {
     enum denoise_kind kind;
@@ -58,7 +59,11 @@ struct denoise {
     int32_t modes[DENOISE_MODES];         /* DENOISE_UL2: [NLU], [S2S] and [NLG]; -1: none */
     int32_t sentinels[DENOISE_SENTINELS_MAX];
     int sentinel_count;
-    const uint8_t *sentence_ends; /* [vocabulary]: 1 for tokens that end a sentence */
+    int64_t unnamed_from; /* sentinels are ids from this one on; 0: they are tokens <extra_id_N> */
+    bool has_language;    /* each source and target has the token of its language */
+    bool language_first;  /* before the text; false: after the end token */
+    int32_t languages[DENOISE_SOURCES_MAX]; /* of the texts of each source of the data */
+    const uint8_t *sentence_ends;           /* [vocabulary]: 1 for tokens that end a sentence */
 };
 
 /* denoise_find_tokens - find the special tokens of the corruption in a tokenizer: <extra_id_0>, ...
@@ -88,8 +93,10 @@ uint64_t denoise_key(uint64_t seed, int64_t epoch, uint64_t example);
 void denoise_lengths(const struct denoise *d, uint64_t key, int64_t window, int32_t *scratch,
                      int64_t *source, int64_t *target);
 
-/* denoise_apply - write the source, then the target, to ids.
+/* denoise_apply - write the source, then the target, to ids. `language` is the language token of
+ * the text; not used without has_language.
  *
  * Shapes    text [window]; scratch [4 window]; ids [*source + *target] */
-void denoise_apply(const struct denoise *d, uint64_t key, const int32_t *text, int64_t window,
-                   int32_t *scratch, int32_t *ids, int64_t *source, int64_t *target);
+void denoise_apply(const struct denoise *d, uint64_t key, int32_t language, const int32_t *text,
+                   int64_t window, int32_t *scratch, int32_t *ids, int64_t *source,
+                   int64_t *target);

@@ -6,6 +6,7 @@
 #include "datasets/loader/loader_impl.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <pthread.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -176,16 +177,16 @@ static status check_options(const struct loader_options *o)
     bool in_range = o->sequence_tokens > 0 && o->global_sequences > 0 && o->micro_sequences > 0 &&
                     o->sequence_tokens < INT32_MAX / 2 / o->micro_sequences / loader_max_texts(o);
     REQUIRE(in_range, STATUS_RECIPE,
-            "invalid batch: %" PRId64 " sequences of %" PRId64
-            " tokens in micro-batches of %" PRId64 " sequences",
+            "a batch has %" PRId64 " sequences of %" PRId64 " tokens in micro-batches of %" PRId64
+            " sequences; all must be above 0, and a micro-batch must have less than 2^30 tokens",
             o->global_sequences, o->sequence_tokens, o->micro_sequences);
     REQUIRE(o->ranks > 0 && o->rank >= 0 && o->rank < o->ranks, STATUS_INTERNAL,
-            "invalid options: rank %d of %d", o->rank, o->ranks);
+            "loader: rank %d of %d ranks; must be 0 to ranks - 1", o->rank, o->ranks);
     REQUIRE(o->first_sample >= 0 && o->limit_samples >= LOADER_ONE_EPOCH &&
                 o->prefetch_batches >= 0,
             STATUS_INTERNAL,
-            "invalid options: first sample %" PRId64 ", limit %" PRId64 ", %" PRId64
-            " micro-batches ahead",
+            "loader: first sample %" PRId64 ", limit %" PRId64 ", %" PRId64
+            " micro-batches ahead; must be at least 0, the limit at least LOADER_ONE_EPOCH",
             o->first_sample, o->limit_samples, o->prefetch_batches);
     const struct masking *m = &o->masking;
     bool has_kinds = m->token_kinds == NULL || (m->mask_id >= 0 && m->vocab_size <= o->vocab_size);
@@ -196,12 +197,13 @@ static status check_options(const struct loader_options *o)
             " predictions: the probability must be above 0 and at most 1, the number of "
             "predictions 1 to the sequence length, and the tokenizer must have a [MASK] token",
             m->probability, o->sequence_tokens, m->max_predictions);
+    int64_t targets = o->target_vocab_size > 0 ? o->target_vocab_size : o->vocab_size;
     REQUIRE(!loader_is_seq2seq(o) || o->decoder_start == LOADER_START_LAST ||
-                (o->decoder_start >= 0 && o->decoder_start < o->vocab_size),
+                (o->decoder_start >= 0 && o->decoder_start < targets),
             STATUS_RECIPE,
             "the first input of the decoder is token %d of %" PRId64
             "; set model.decoder_start_token_id",
-            o->decoder_start, o->vocab_size);
+            o->decoder_start, targets);
     return loader_is_denoising(o) ? denoise_check(&o->denoise, o->sequence_tokens) : STATUS_OK;
 }
 
@@ -218,6 +220,16 @@ static status pack_source(struct loader *l, int source)
     all->packs += one.packs;
     all->tokens += one.tokens;
     return STATUS_OK;
+}
+
+static double compute_rate(const struct loader_mixing *m, double weight, int64_t examples)
+{
+    double rate = weight * (double)examples;
+    if (!m->by_examples) {
+        return weight;
+    }
+    rate = m->maximum > 0 && rate > m->maximum ? m->maximum : rate;
+    return pow(rate, 1 / m->temperature);
 }
 
 static status open_sources(struct loader *l)
@@ -238,7 +250,10 @@ static status open_sources(struct loader *l)
         TRY(loader_is_packed(o) ? pack_source(l, i) : STATUS_OK);
         samples[i] =
             loader_is_packed(o) ? packing_pack_count(l->packs[i]) : shard_set_samples(l->sets[i]);
-        weights[i] = o->sources[i].weight;
+        weights[i] = compute_rate(&o->mixing, o->sources[i].weight, samples[i]);
+        REQUIRE(!o->mixing.by_examples || (weights[i] > 0 && isfinite(weights[i])), STATUS_RECIPE,
+                "data.mixing_temperature %g is too small: the rate of source %d is %g",
+                o->mixing.temperature, i + 1, weights[i]);
     }
     TRY(sample_order_init(&l->order, samples, weights, o->source_count, o->seed, o->shuffle));
     l->order.window_tokens =
@@ -288,6 +303,9 @@ static status hash_denoise(const struct loader_options *o, struct hash *hash)
                         d->mask, d->modes[0], d->modes[1], d->modes[2]);
     TRY(hash_update(hash, text, (size_t)used));
     TRY(hash_update(hash, d->sentinels, (size_t)d->sentinel_count * sizeof *d->sentinels));
+    TRY(d->has_language
+            ? hash_update(hash, d->languages, (size_t)o->source_count * sizeof *d->languages)
+            : STATUS_OK);
     return d->sentence_ends != NULL ? hash_update(hash, d->sentence_ends, (size_t)o->vocab_size)
                                     : STATUS_OK;
 }
@@ -378,9 +396,7 @@ static status allocate_ring(struct loader *l)
 {
     int64_t tokens = l->options.sequence_tokens, bytes = compute_slot_bytes(&l->options);
     l->slots = compute_slot_count(&l->options);
-    l->memory = malloc((size_t)(l->slots * bytes));
-    REQUIRE(l->memory != NULL, STATUS_INTERNAL,
-            "out of memory for %" PRId64 " micro-batches of %" PRId64 " bytes", l->slots, bytes);
+    TRY(memory_allocate_array(&l->memory, (size_t)l->slots, (size_t)bytes, "micro-batches"));
     TRY(ALLOCATE(l->ring, l->slots, "micro-batches"));
     TRY(ALLOCATE(l->window, tokens + 1, "a window"));
     TRY(ALLOCATE(l->document_starts, tokens, "the document starts of a window"));
@@ -519,6 +535,14 @@ status loader_close(struct loader **loader)
 int64_t loader_samples(const struct loader *loader)
 {
     return sample_order_epoch_samples(&loader->order);
+}
+
+double loader_source_share(const struct loader *l, int source, int64_t *examples)
+{
+    const struct sample_order *order = &l->order;
+    uint64_t own = order->weight_offsets[source + 1] - order->weight_offsets[source];
+    *examples = order->samples[source];
+    return (double)own / (double)order->weight_offsets[order->sources];
 }
 
 int64_t loader_tokens(const struct loader *loader)

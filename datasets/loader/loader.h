@@ -1,21 +1,32 @@
 /* The data loader: a background thread reads the micro-batches of this rank ahead of time.
  *
- * A sample is a window of T + 1 tokens of one shard (shard_set.h). The order of training is a keyed
- * permutation of (seed, epoch, index). A mixture of sources interleaves their samples in exact
- * proportion to the weights (sample_order.h). Both are pure functions of the number g of a sample,
- * counted from 0 over all steps and ranks. There is no index file, and the state of the loader is
- * one integer. The global batch of a step, samples [step * G, (step + 1) * G), is therefore the
- * same for any number of ranks R. Each rank reads a contiguous shard of it, as in comm/partition.h:
- * the first G mod R ranks have one sample more than G div R. With interleave_micro_batches the
- * global batch is split into micro-batches, which are assigned to the ranks in turn.
+ *   source        The shards of one path or glob pattern, with a weight. Several sources are
+ *                 a mixture.
+ *   sample        The unit that the loader orders and counts. For text it is a window of T + 1
+ *                 tokens of one shard (shard_set.h), for EXAMPLE_SFT a pack of examples
+ *                 (packing.h), and for other kinds one example (example.h).
+ *   number        The position g of a sample in the training order, counted from 0 over all steps
+ *                 and ranks.
+ *   global batch  The samples of a step over all ranks: the numbers [step * G, (step + 1) * G).
+ *   micro-batch   At most B samples of one rank (batch.h).
  *
- * With other example kinds a sample is one example (example.h), in the same order. The masking of a
- * sentence pair is a pure function of (seed, epoch, source, example), see masking.h. A sample of
- * EXAMPLE_SFT is a pack of examples (packing.h). The batch of EXAMPLE_SEQ2SEQ has the sources and
- * the targets in separate rows. The input of a target's row is the token before it, and that of
- * its first row is decoder_start, or the last token of the target. Attention and positions stay
- * inside each example, and the rows have no padding. Examples of task kinds are packed in the
- * same way as sentence pairs. */
+ * Order of samples: the training order of a source is a keyed permutation of (seed, epoch, index).
+ * A mixture interleaves the samples of its sources in exact proportion to their rates
+ * (sample_order.h). Both are pure functions of the number g. Therefore there is no index file, the
+ * state of the loader is one integer, and the global batch is the same for any number of ranks R.
+ *
+ * Division among ranks: each rank reads a contiguous shard of the global batch, as in
+ * comm/partition.h. The first G mod R ranks have one sample more than G div R. With
+ * interleave_micro_batches the global batch is split into micro-batches, which are assigned to the
+ * ranks in turn.
+ *
+ * Rows: the rows of a micro-batch have no padding. Attention and positions stay inside each
+ * example. The masking of a sentence pair is a pure function of (seed, epoch, source, example), see
+ * masking.h. EXAMPLE_SEQ2SEQ has the sources and the targets in separate rows. The input of a row
+ * of a target is the token before it. The input of the first row is decoder_start, or the last
+ * token of the target. Examples of task kinds are packed like sentence pairs.
+ *
+ * Calls     loader_open, loader_next for each micro-batch, loader_close */
 #pragma once
 
 #include <stdbool.h>
@@ -38,6 +49,18 @@ struct loader_source {
     double weight;    /* > 0; only ratios of weights matter */
 };
 
+/* The rates of the sources of a mixture. With by_examples, the rate of a source of n examples is
+ * min(weight * n, maximum)^(1 / temperature), as in mixing_rate_num_examples of seqio with scale =
+ * weight. Otherwise it is the weight.
+ *
+ * Source    Raffel et al. 2020, arXiv:1910.10683, section 3.5.2; Wei et al. 2022,
+ *           arXiv:2109.01652 */
+struct loader_mixing {
+    bool by_examples;
+    double maximum; /* 0: none */
+    double temperature;
+};
+
 /* A value of decoder_start: the first input of the decoder is the last token of the target. This is
  * the end token, or the language token of the text (mBART). */
 enum { LOADER_START_LAST = -2 };
@@ -45,17 +68,20 @@ enum { LOADER_START_LAST = -2 };
 struct loader_options {
     const struct loader_source *sources;
     int source_count;
+    struct loader_mixing mixing;
     int64_t sequence_tokens;       /* T */
     int64_t global_sequences;      /* G: samples of a step over all ranks */
     int64_t micro_sequences;       /* B: largest number of samples in a micro-batch */
     int rank, ranks;               /* of the data-parallel group */
     bool interleave_micro_batches; /* rank r reads the micro-batches r, r + R, ... of a step */
     uint64_t seed;
-    bool shuffle;                 /* false: in the order of the shards (evaluation) */
-    bool document_mask;           /* attention stays inside documents; positions restart */
-    int64_t first_sample;         /* sample to start with, for resume */
-    int64_t limit_samples;        /* end after this many samples from sample 0; 0: never */
-    int64_t vocab_size;           /* vocabulary size that every shard must have */
+    bool shuffle;          /* false: in the order of the shards (evaluation) */
+    bool document_mask;    /* attention stays inside documents; positions restart */
+    int64_t first_sample;  /* sample to start with, for resume */
+    int64_t limit_samples; /* end after this many samples from sample 0; 0: never */
+    int64_t vocab_size;    /* vocabulary size that every shard must have: the larger one */
+    /* seq2seq: limits of the ids of sources and targets if they have two vocabularies; 0: none */
+    int64_t source_vocab_size, target_vocab_size;
     const char *tokenizer_sha256; /* tokenizer hash that every shard must have; NULL: not checked */
     /* EXAMPLE_TEXT: windows. Otherwise examples of at most T tokens; for preference pairs, prompt
      * and either response together have at most T tokens; source and target have at most T each. */
@@ -79,7 +105,7 @@ struct loader_options {
     bool count_global_batch;
     int64_t max_texts;         /* EXAMPLE_CHOOSE: largest number of texts in an example */
     bool head_reads_last_row;  /* a task head reads the last row of each text, not the first */
-    const char *labels_sha256; /* label hash that every shard must have; NULL: that of the first */
+    const char *labels_sha256; /* label hash that every shard must have; NULL: hash of the first */
     enum shard_join join_encoding; /* EXAMPLE_SFT: encoding that every shard must have */
     int64_t prefetch_batches;      /* micro-batches to read ahead; 0: enough to hide the reading */
 };
@@ -96,8 +122,13 @@ status loader_open(const struct loader_options *options, struct loader **out);
  * be called while the thread reads. */
 status loader_close(struct loader **loader);
 
-/* loader_samples - return the samples of one epoch; for a mixture, until the first source ends. */
+/* loader_samples - return the number of samples of one epoch. The epoch of a mixture ends with the
+ * source that ends first. */
 int64_t loader_samples(const struct loader *loader);
+
+/* loader_source_share - return the fraction of a run's samples that come from a source. *examples
+ * receives the number of its examples. */
+double loader_source_share(const struct loader *loader, int source, int64_t *examples);
 
 /* loader_tokens - return the number of tokens of all sources. */
 int64_t loader_tokens(const struct loader *loader);

@@ -1,5 +1,6 @@
 /* Fills a slot with the next micro-batch of this rank: windows, sentence pairs, task examples,
  * preference pairs, packs, or sources with targets. */
+#include <inttypes.h>
 #include <string.h>
 
 #include "datasets/loader/loader_impl.h"
@@ -232,6 +233,10 @@ static status fill_examples(struct loader *l, struct loader_slot *s)
     l->rows_before += s->batch.rows;
     l->outputs_before += s->batch.outputs.count;
     l->counted = l->next_sample + s->batch.sequences;
+    if (task) {
+        s->batch.task.label_count =
+            example_label_count(l->options.kind, s->batch.sequences, s->batch.outputs.count);
+    }
     if (s->batch.outputs.count == 0 && s->batch.sequences > 0 && !task) {
         s->output_rows[0] = 0; /* the head needs a row */
         s->labels[0] = BATCH_IGNORED;
@@ -383,11 +388,36 @@ static status read_source_and_target(struct loader *l, struct sample_position po
         return shard_set_read_example(set, position.sample, e);
     }
     TRY(shard_set_read(set, position.sample, position.shift, l->window));
-    denoise_apply(d, compute_denoise_key(l, position), l->window,
+    denoise_apply(d, compute_denoise_key(l, position), d->languages[position.source], l->window,
                   denoise_window_tokens(d, l->options.sequence_tokens), l->denoise_memory, e->ids,
                   &e->source, &target);
     e->tokens = e->source + target;
     return STATUS_OK;
+}
+
+/* Checks ids against one of two vocabularies. A limit of 0 is none. */
+static status check_side(struct loader *l, struct sample_position position, const char *name,
+                         const int32_t *ids, int64_t count, int64_t vocabulary)
+{
+    for (int64_t i = 0; i < count && vocabulary > 0; i++) {
+        if (ids[i] >= vocabulary) {
+            char text[1024];
+            shard_set_locate(l->sets[position.source], position.sample, 0, text, sizeof text);
+            return RAISE_STATUS(STATUS_DATA,
+                                "%s: the %s has the id %" PRId32 ", but the vocabulary of %ss has "
+                                "%" PRId64 " ids; prepare the data with the tokenizer of the model",
+                                text, name, ids[i], name, vocabulary);
+        }
+    }
+    return STATUS_OK;
+}
+
+static status check_vocabularies(struct loader *l, struct sample_position position)
+{
+    const struct example *e = &l->example;
+    TRY(check_side(l, position, "source", e->ids, e->source, l->options.source_vocab_size));
+    return check_side(l, position, "target", e->ids + e->source, e->tokens - e->source,
+                      l->options.target_vocab_size);
 }
 
 /* Adds the rows of sources and targets of other ranks to the next rows. */
@@ -445,6 +475,7 @@ static status fill_sources_and_targets(struct loader *l, struct loader_slot *s)
         struct sample_position position = sample_order_find(&l->order, l->next_sample + i);
         s->samples[i] = l->next_sample + i;
         TRY(read_source_and_target(l, position));
+        TRY(check_vocabularies(l, position));
         add_source_and_target(l, s);
     }
     s->batch.tokens_seen = s->batch.source.rows + s->batch.rows;

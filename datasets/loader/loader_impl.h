@@ -47,7 +47,7 @@ struct loader {
     int64_t next_source_row; /* sources: the same */
     bool counts_known;       /* rank_counts is set, because the step was read in advance */
     struct batch_counts rank_counts;
-    int64_t counted;          /* samples before this one are in next_row and in the next counts */
+    int64_t counted;          /* next_row and the counts include the samples before this one */
     int64_t rows_before;      /* rows of this rank's shard; when interleaved, rows of the step */
     int64_t outputs_before;   /* outputs, counted in the same way */
     int32_t *window;          /* [T + 1] */
@@ -109,8 +109,9 @@ static inline int64_t loader_max_predictions(const struct loader_options *o)
                                      : texts * o->sequence_tokens;
 }
 
-/* loader_max_labels - return the size of the label array of an example: one label for each of those
- * rows; for answer, the first and last token of the answer and the flags of all tokens. */
+/* loader_max_labels - return the size of the label array of an example: one label for each row of
+ * loader_max_predictions; for answer, the first and last token of the answer and the flags of
+ * all tokens. */
 static inline int64_t loader_max_labels(const struct loader_options *o)
 {
     return loader_max_predictions(o) + 2;

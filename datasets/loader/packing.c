@@ -73,18 +73,19 @@ status packing_add(struct packing *p, int64_t first, int64_t length)
     return STATUS_OK;
 }
 
-/* Sorts the examples by decreasing length, those of equal length in the order of the files. It is a
- * counting sort. */
+/* Sorts the examples by decreasing length. Examples of equal length stay in the order of the files.
+ * It is a counting sort. */
 static status sort_examples(struct packing *p)
 {
-    size_t count = (size_t)p->count;
-    int64_t *first = malloc(count * sizeof *first);
-    int32_t *length = malloc(count * sizeof *length);
-    p->groups = calloc((size_t)p->pack_tokens + 2, sizeof *p->groups);
-    if (first == NULL || length == NULL || p->groups == NULL) {
+    int64_t *first = NULL;
+    int32_t *length = NULL;
+    status result = ALLOCATE(first, p->count, "examples");
+    KEEP_FIRST(result, ALLOCATE(length, p->count, "examples"));
+    KEEP_FIRST(result, ALLOCATE(p->groups, (size_t)p->pack_tokens + 2, "groups of examples"));
+    if (result != STATUS_OK) {
         free(first);
         free(length);
-        RAISE(STATUS_INTERNAL, "out of memory for %" PRId64 " examples", p->count);
+        return result;
     }
     for (int64_t i = 0; i < p->count; i++) {
         p->groups[p->pack_tokens - p->length[i] + 1]++;

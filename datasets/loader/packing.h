@@ -5,12 +5,15 @@
  *              pack with the least sufficient space; if several are equal, into the oldest.
  *              Examples longer than max_length are truncated
  *   bfd_split  as bfd, but longer examples are split into several examples
- *   wrapped    the tokens of a shard are one stream, which is split every max_length tokens.
+ *   wrapped the tokens of a shard are joined, and split after every max_length tokens.
  *              Boundaries of examples are lost
  *
  * The lengths in each pack and the number of packs are the same in all epochs. A keyed permutation
  * of (seed, epoch, length) selects the examples of each length. As for windows (loader.h), the
  * state is one integer, and resuming does not pack again.
+ *
+ * Calls     packing_scan for a shard set, or packing_create, packing_add for each example and
+ *           packing_finish; then packing_read for each pack; packing_destroy
  *
  * Source: Ding et al. 2024, "Fewer truncations improve language modeling", arXiv:2404.10830;
  * pack_dataset of TRL. */
@@ -26,7 +29,7 @@ enum packing_kind { PACKING_NONE, PACKING_BFD, PACKING_BFD_SPLIT, PACKING_WRAPPE
 
 struct packing_rules {
     enum packing_kind kind;
-    int64_t max_length; /* tokens of an example, or of a chunk of the stream; 2 to T */
+    int64_t max_length; /* tokens of an example, or of a chunk (wrapped); 2 to T */
     /* bits of the loss mask (example.h); the loss includes a token if all of these bits are set */
     uint32_t loss_mask_bits;
     bool skip_empty; /* skip examples without tokens in the loss; false: report an error */

@@ -11,8 +11,8 @@ struct scan {
     struct packing *packing;
     struct packing_report *report;
     uint32_t loss_mask[LOSS_MASK_TOKENS];
-    int64_t stream_first, stream_end; /* wrapped: tokens of the stream that are in no chunk yet */
-    int shard;                        /* wrapped: shard of the stream */
+    int64_t stream_first, stream_end; /* wrapped: joined tokens that are in no chunk yet */
+    int shard;                        /* wrapped: shard of the joined tokens */
 };
 
 /* Sets *in_loss to whether the loss includes any of tokens [first, first + length). The first token
@@ -66,7 +66,7 @@ static status add_example(struct scan *s, int64_t example, const struct shard_se
     return STATUS_OK;
 }
 
-/* Adds the tokens of the stream in whole chunks. At the end of the stream, adds the rest too. */
+/* Adds the joined tokens in whole chunks. At the end of a shard, adds the rest too. */
 static status split_stream(struct scan *s, bool ends)
 {
     while (s->stream_end - s->stream_first >= (ends ? 2 : s->rules->max_length)) {

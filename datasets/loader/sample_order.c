@@ -16,11 +16,12 @@ status sample_order_init(struct sample_order *order, const int64_t *samples, con
     for (int i = 0; i < sources; i++) {
         REQUIRE(weights[i] > 0.0 && isfinite(weights[i]), STATUS_RECIPE,
                 "weight %g of data source %d: it must be above 0 and finite", weights[i], i);
-        REQUIRE(samples[i] > 0, STATUS_INTERNAL, "data source %d has %" PRId64 " samples", i,
-                samples[i]);
+        REQUIRE(samples[i] > 0, STATUS_INTERNAL,
+                "data source %d has %" PRId64 " samples; must be above 0", i, samples[i]);
         sum += weights[i];
     }
-    REQUIRE(isfinite(sum), STATUS_RECIPE, "the weights of the data sources are too large");
+    REQUIRE(isfinite(sum), STATUS_RECIPE,
+            "the sum of the weights of the data sources is not finite; use smaller weights");
     *order = (struct sample_order){.sources = sources, .shuffle = shuffle, .seed = seed};
     for (int i = 0; i < sources; i++) {
         double scaled = floor(weights[i] / sum * weight_scale + 0.5);
@@ -31,8 +32,8 @@ status sample_order_init(struct sample_order *order, const int64_t *samples, con
     return STATUS_OK;
 }
 
-/* Returns how many of the first `count` samples of the sources [low, high) belong to [low,
- * middle). */
+/* Returns how many of the first `count` samples of the sources [low, high) belong to
+ * [low, middle). */
 static int64_t count_left(const struct sample_order *order, int low, int middle, int high,
                           int64_t count)
 {

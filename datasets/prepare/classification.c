@@ -33,8 +33,9 @@ static status read_texts(const struct classification *c, const json_t *row, stru
     TRY(row_field_text(row, "text", text));
     TRY(has_pair ? row_field_text(row, "text_pair", pair) : STATUS_OK);
     REQUIRE(!c->has_first_row || has_pair == c->rows_have_pair, STATUS_DATA,
-            has_pair ? "a field \"text_pair\", which the first row does not have"
-                     : "no field \"text_pair\", which the first row has");
+            "the row has %s field 'text_pair', but the first row has %s; either all rows must have "
+            "this field, or none",
+            has_pair ? "the" : "no", has_pair ? "none" : "it");
     return STATUS_OK;
 }
 
@@ -44,13 +45,13 @@ static status read_number(const json_t *value, uint32_t *bits)
     char reason[TEXT_REASON_BYTES];
     double number = json_number_value(value);
     REQUIRE(json_is_number(value) || json_is_string(value), STATUS_DATA,
-            "the field \"label\" is not a number");
+            "the field 'label' is not a number");
     if (json_is_string(value)) {
         bool good = text_to_number(json_string_value(value), &number, reason);
-        REQUIRE(good, STATUS_DATA, "the field \"label\": %s", reason);
+        REQUIRE(good, STATUS_DATA, "the field 'label': %s", reason);
     }
     float value_f32 = (float)number;
-    REQUIRE(isfinite(value_f32), STATUS_DATA, "the field \"label\" is %g, too large for a float",
+    REQUIRE(isfinite(value_f32), STATUS_DATA, "the field 'label' is %g, too large for a float",
             number);
     memcpy(bits, &value_f32, sizeof value_f32);
     return STATUS_OK;

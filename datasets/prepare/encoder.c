@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "base/thread/ordered_pool.h"
 #include "datasets/prepare/splitter.h"
 
@@ -118,9 +119,7 @@ static status write_slot(void *encoder, void *slot)
 static status open_slot(void *slot)
 {
     struct slot *s = slot;
-    s->text = malloc(SLOT_BYTES);
-    REQUIRE(s->text != NULL, STATUS_INTERNAL, "out of memory for encoding threads");
-    return STATUS_OK;
+    return ALLOCATE(s->text, SLOT_BYTES, "encoding threads");
 }
 
 static void close_slot(void *slot)
@@ -136,8 +135,8 @@ status encoder_open(const struct tokenizer *tokenizer, int workers, struct encod
     static const struct ordered_pool_callbacks encoding = {sizeof(struct slot), open_slot,
                                                            encode_slot, write_slot, close_slot};
     *out = NULL;
-    struct encoder *e = calloc(1, sizeof *e);
-    REQUIRE(e != NULL, STATUS_INTERNAL, "out of memory for an encoder");
+    struct encoder *e = NULL;
+    TRY(ALLOCATE(e, 1, "an encoder"));
     e->tokenizer = tokenizer;
     e->sink = sink;
     e->bos = sink.marks_sentences ? -1 : tokenizer_bos(tokenizer);

@@ -1,4 +1,10 @@
-/* Encodes chunks of text in worker threads and passes the ids to a sink in the original order. */
+/* Encodes chunks of text in worker threads and passes the ids to a sink in the original order.
+ *
+ *   chunk  a part of a document, at most ENCODER_CHUNK_BYTES
+ *   sink   two functions that receive the ids of each document
+ *
+ * Calls     encoder_open, encoder_add_chunk for each chunk, encoder_drain, encoder_close. The sink
+ *           is called in the thread of the caller */
 #pragma once
 
 #include <stdbool.h>
@@ -42,7 +48,8 @@ status encoder_open(const struct tokenizer *tokenizer, int workers, struct encod
 /* encoder_add_chunk - queue a chunk of the current document.
  *
  * Memory    text is copied; bytes <= ENCODER_CHUNK_BYTES
- * Errors    STATUS_DATA if the text cannot be encoded; those of the sink; also of earlier chunks */
+ * Errors    STATUS_DATA if the text cannot be encoded; as the sink. The error may belong to an
+ *           earlier chunk */
 status encoder_add_chunk(struct encoder *e, const char *text, size_t bytes, bool ends_document,
                          struct encoder_origin origin);
 

@@ -4,7 +4,7 @@
  * are correct. An empty answer or an empty list means that the context contains no answer.
  *
  * Each window of the context (qa_windows.h) is one example. All windows of a row go to the same
- * split. With a random split, so do all rows with the same context. */
+ * split. With a random split, all rows with the same context go to the same split too. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -54,15 +54,16 @@ static status read_squad_answers(const json_t *value, struct answer_list *out)
 {
     const json_t *texts = json_object_get(value, "text");
     const json_t *starts = json_object_get(value, "answer_start");
-    REQUIRE(
-        json_is_array(texts) && json_is_array(starts) &&
-            json_array_size(texts) == json_array_size(starts),
-        STATUS_DATA,
-        "the field \"answers\" must have two lists of equal length, \"text\" and \"answer_start\"");
+    REQUIRE(json_is_array(texts) && json_is_array(starts) &&
+                json_array_size(texts) == json_array_size(starts),
+            STATUS_DATA,
+            "the field 'answers' must have two lists of equal length, 'text' and 'answer_start'");
     for (size_t i = 0; i < json_array_size(texts); i++) {
         const json_t *text = json_array_get(texts, i), *start = json_array_get(starts, i);
         REQUIRE(json_is_string(text) && json_is_integer(start), STATUS_DATA,
-                "an answer is not a text, or its offset is not an integer");
+                "the field 'answers': element %zu of 'text' is not a string, or element %zu of "
+                "'answer_start' is not an integer",
+                i, i);
         add_answer(out, (struct answer){{json_string_value(text), json_string_length(text)},
                                         json_integer_value(start)});
     }
@@ -82,7 +83,7 @@ static status read_answers(const json_t *row, struct answer_list *out)
         return STATUS_OK;
     }
     REQUIRE(json_is_integer(start), STATUS_DATA,
-            "the field \"answer_start\" is missing or not an integer");
+            "the field 'answer_start' is missing or not an integer");
     answer.start = json_integer_value(start);
     add_answer(out, answer);
     return STATUS_OK;

@@ -1,4 +1,4 @@
-/* The state that all readers of documents share. */
+/* The state that all readers of documents share (text_files.h, token_files.h). */
 #pragma once
 
 #include "datasets/prepare/encoder.h"

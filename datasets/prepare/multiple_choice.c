@@ -65,7 +65,7 @@ static status read_choices(const json_t *row, struct text *text, const json_t **
     *out = json_object_get(row, "choices");
     REQUIRE(
         json_is_array(*out) && json_array_size(*out) >= 2, STATUS_DATA,
-        "the field \"choices\" is missing or not a list of at least two texts; for a table with "
+        "the field 'choices' is missing or not a list of at least two strings; for a table with "
         "a column for each choice, write --columns choices=A,choices=B");
     return STATUS_OK;
 }
@@ -119,7 +119,7 @@ static status write_choices(void *user, struct jsonl_row *row)
         const json_t *choice = json_array_get(choices, i);
         struct text pair = {json_string_value(choice), json_string_length(choice)};
         REQUIRE(json_is_string(choice) && pair.count > 0, STATUS_DATA,
-                "choice %zu is not a text, or is empty", i);
+                "the field 'choices': element %zu is not a string, or is empty", i);
         TRY(add_text(m, &text, &pair));
     }
     row->fatal = true;

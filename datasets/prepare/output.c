@@ -2,8 +2,8 @@
  *
  * Shards are written to a temporary folder inside of the output folder. The size of the validation
  * set is known only at the end, when the documents (or the tokens of a single document) are
- * counted. So all shards are written as training data. At the end, the shard in which the
- * validation set starts is rewritten as two shards. The shards after it move to the validation
+ * counted. Therefore all shards are first written as training data. At the end, the shard in which
+ * the validation set starts is rewritten as two shards. The shards after it move to the validation
  * set.
  *
  * With a random split, the split of each document is known when the document starts: one document
@@ -29,6 +29,7 @@
 
 #include "base/file.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "base/random.h"
 #include "datasets/shard/shard.h"
 #include "datasets/shard/shard_set.h"
@@ -149,14 +150,14 @@ status prepare_output_open(const struct prepare_options *options, enum example_k
                            struct prepare_output **out)
 {
     *out = NULL;
-    struct prepare_output *o = calloc(1, sizeof *o);
-    REQUIRE(o != NULL, STATUS_INTERNAL, "out of memory for an output");
+    struct prepare_output *o = NULL;
+    TRY(ALLOCATE(o, 1, "an output"));
     o->options = options;
     o->lock_file = -1;
     o->train.name = "train";
     o->validation.name = "validation";
     o->header.kind = kind;
-    o->header.vocab_size = tokenizer_vocab_size(options->tokenizer);
+    o->header.vocab_size = tokenizer_max_vocab_size(options->tokenizer);
     o->header.eos_id = tokenizer_eos(options->tokenizer);
     o->begin_id = tokenizer_bos(options->tokenizer);
     o->header.join_encoding = options->join_encoding;
@@ -252,10 +253,7 @@ static status add_shard(struct split_shards *split, struct finished_shard shard)
 {
     REQUIRE(split->count < MAX_SHARDS, STATUS_DATA, "more than %d shards; increase --shard-tokens",
             MAX_SHARDS);
-    struct finished_shard *grown =
-        realloc(split->shards, (size_t)(split->count + 1) * sizeof *split->shards);
-    REQUIRE(grown != NULL, STATUS_INTERNAL, "out of memory for %d shards", split->count + 1);
-    split->shards = grown;
+    TRY(GROW(split->shards, split->count + 1, "shards"));
     split->shards[split->count++] = shard;
     return STATUS_OK;
 }
@@ -376,8 +374,8 @@ static status copy_columns(struct shard *from, int64_t example, int64_t first, i
 static status copy_documents(struct shard *from, int64_t first, int64_t end,
                              struct shard_writer *to, int64_t *copied)
 {
-    int32_t *ids = malloc(COPY_TOKENS * sizeof *ids);
-    REQUIRE(ids != NULL, STATUS_INTERNAL, "out of memory while copying a shard");
+    int32_t *ids = NULL;
+    TRY(ALLOCATE(ids, COPY_TOKENS, "the tokens of a shard"));
     status result = STATUS_OK;
     int64_t document = 0;
     TRY_GOTO(result, done, shard_find_document(from, first, &document));
@@ -496,8 +494,10 @@ static status move_last_documents(struct prepare_output *o)
     if (o->documents == 1) {
         int64_t token = (int64_t)floor((1.0 - fraction) * (double)o->tokens);
         REQUIRE(token > 0 && token < o->tokens, STATUS_DATA,
-                "%" PRId64 " tokens are too few for a validation fraction of %g", o->tokens,
-                fraction);
+                "%" PRId64
+                " tokens are too few for a validation fraction of %g; give more text, or "
+                "another fraction",
+                o->tokens, fraction);
         return move_tail_to_validation(o, all, token);
     }
     int64_t count = prepare_output_count_validation(o->documents, fraction), token = 0;
@@ -519,7 +519,8 @@ static status divide_into_splits(struct prepare_output *o)
     }
     REQUIRE(
         o->documents > 1 || o->header.kind == EXAMPLE_TEXT, STATUS_DATA,
-        "there is only one example, which cannot be divided into a training and a validation set");
+        "there is only one example, which cannot be divided into a training and a validation set; "
+        "give more rows, or --validation-input instead of --validation-fraction");
     if (!o->has_explicit_splits && (!o->options->shuffle_split || o->documents == 1)) {
         return move_last_documents(o);
     }

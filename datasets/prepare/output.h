@@ -1,7 +1,12 @@
 /* Writes documents or examples to the shards of the training and validation sets.
  *
  * Shards are written to a temporary folder inside of the output folder. prepare_output_finish gives
- * them their final names. */
+ * them their final names.
+ *
+ * Calls     prepare_output_open. Documents: prepare_output_write_tokens and
+ *           prepare_output_end_document for each one. Examples: prepare_output_set_labels if the
+ *           kind has labels, prepare_output_write_example for each one. Then prepare_output_finish
+ *           and prepare_output_close; after an error only prepare_output_close */
 #pragma once
 
 #include <stdint.h>
@@ -23,8 +28,8 @@ enum prepare_split { PREPARE_SPLIT_BY_FRACTION, PREPARE_SPLIT_TRAIN, PREPARE_SPL
 status prepare_output_open(const struct prepare_options *options, enum example_kind kind,
                            struct prepare_output **out);
 
-/* prepare_output_set_labels - set the label names that every shard stores. Call it before the first
- * example.
+/* prepare_output_set_labels - set the label names that every shard stores. Call it before the
+ * first example.
  *
  * Errors    STATUS_DATA if the names are too long for a shard */
 status prepare_output_set_labels(struct prepare_output *o, const struct labels *labels);
@@ -54,13 +59,13 @@ int64_t prepare_output_draw_from_stratum(const struct prepare_options *options, 
                                          int64_t *end);
 
 /* prepare_output_write_tokens - append ids to the current document. `output` is a struct
- * prepare_output; the signature is that of struct encoder_sink.
+ * prepare_output; the function fits struct encoder_sink.
  *
  * Errors    as shard_writer; STATUS_DATA if there are too many shards */
 status prepare_output_write_tokens(void *output, const int32_t *ids, int64_t count);
 
 /* prepare_output_end_document - end the current document; does nothing if it has no tokens. The
- * signature is that of struct encoder_sink. */
+ * function fits struct encoder_sink. */
 status prepare_output_end_document(void *output);
 
 /* prepare_output_finish - separate the validation set, replace earlier shards with the new ones,
@@ -70,6 +75,6 @@ status prepare_output_end_document(void *output);
 status prepare_output_finish(struct prepare_output *o, struct prepare_report *report);
 
 /* prepare_output_close - remove the temporary folder and set *output to NULL; NULL is allowed. It
- * keeps a pending error. After an error it also removes an output folder that was created and is
- * empty. */
+ * keeps a pending error. After an error it also removes an output folder that was created and
+ * is empty. */
 void prepare_output_close(struct prepare_output **output);

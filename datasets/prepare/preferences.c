@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "datasets/prepare/output.h"
 #include "datasets/prepare/prepare.h"
 #include "datasets/prepare/row_field_impl.h"
@@ -38,7 +39,8 @@ struct preference_encoder {
 static status require_same_type(const json_t *a, const json_t *b, const char *name)
 {
     REQUIRE(json_typeof(a) == json_typeof(b), STATUS_DATA,
-            "\"%s\" and \"rejected\" must be both texts or both lists of messages", name);
+            "the fields '%s' and 'rejected' must both be strings, or both be lists of messages",
+            name);
     return STATUS_OK;
 }
 
@@ -46,7 +48,7 @@ static status get_field(const json_t *row, const char *name, const json_t **out)
 {
     TRY(row_field_require(row, name, out));
     REQUIRE(json_is_string(*out) || json_is_array(*out), STATUS_DATA,
-            "the field \"%s\" is neither a text nor a list of messages", name);
+            "the field '%s' is neither a string nor a list of messages", name);
     return STATUS_OK;
 }
 
@@ -65,8 +67,8 @@ static bool is_messages(const struct pair_field *p)
     return p->messages != NULL;
 }
 
-/* Returns the length of the common beginning. It ends between two characters, and before a
- * space. */
+/* Returns the length of the common beginning. It ends between two characters, and before
+ * a space. */
 static size_t count_common_bytes(const struct pair_field *a, const struct pair_field *b)
 {
     size_t limit = a->bytes < b->bytes ? a->bytes : b->bytes, common = 0;
@@ -138,8 +140,8 @@ static status encode_plain(const struct preference_encoder *p, const struct pair
                            const struct pair_field *response, struct chat_text *out)
 {
     size_t bytes = prompt->bytes + (response != NULL ? response->bytes : 0);
-    char *text = malloc(bytes + 1);
-    REQUIRE(text != NULL, STATUS_INTERNAL, "out of memory for %zu bytes", bytes);
+    char *text = NULL;
+    TRY(ALLOCATE(text, bytes + 1, "a prompt and its response"));
     memcpy(text, prompt->text, prompt->bytes);
     if (response != NULL) {
         memcpy(text + prompt->bytes, response->text, response->bytes);
@@ -223,7 +225,7 @@ static status encode_pair(const struct preference_encoder *p, const json_t *row,
             "messages need a chat template in the tokenizer's folder; give --chat-template");
     REQUIRE(!is_empty(prompt), STATUS_DATA, "%s",
             json_object_get(row, "prompt") != NULL ? "the prompt is empty"
-                                                   : "no field \"prompt\", and the responses "
+                                                   : "no field 'prompt', and the responses "
                                                      "have no common beginning");
     REQUIRE(!is_empty(chosen), STATUS_DATA, "the chosen response is empty");
     REQUIRE(!is_empty(rejected), STATUS_DATA, "the rejected response is empty");

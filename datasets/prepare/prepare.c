@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/input/input.h"
+#include "base/memory.h"
 #include "base/text.h"
 #include "datasets/prepare/encoder.h"
 #include "datasets/prepare/input.h"
@@ -29,7 +30,7 @@ static bool find_megatron_prefix(const char *path, char bin[FILE_PATH_BYTES])
            file_exists(idx) && file_exists(bin);
 }
 
-/* Returns whether a path is a number and no file: a weight of a blend, as Megatron-LM takes it. */
+/* Returns whether a path is a number and not a file, such as a weight of a blend of Megatron-LM. */
 static bool is_weight(const char *path)
 {
     char *end;
@@ -47,7 +48,7 @@ static status check_readable(char *const *paths, int count, int *standard_inputs
         *standard_inputs += strcmp(paths[i], "-") == 0;
         REQUIRE(*standard_inputs <= 1, STATUS_USAGE, "standard input (-) is given twice");
         REQUIRE(!is_weight(paths[i]), STATUS_USAGE,
-                "%s is no file: prepare takes files without weights; give each source its own "
+                "%s is not a file: prepare takes files without weights; give each source its own "
                 "--output, and its weight in the list data.train of the recipe",
                 paths[i]);
         if (!input_is_stream(paths[i]) && !find_megatron_prefix(paths[i], bin)) {
@@ -60,13 +61,14 @@ static status check_readable(char *const *paths, int count, int *standard_inputs
 
 status prepare_options_check(const struct prepare_options *o)
 {
-    REQUIRE(o->input_count + o->validation_input_count > 0, STATUS_USAGE, "no input file");
+    REQUIRE(o->input_count + o->validation_input_count > 0, STATUS_USAGE,
+            "no input file; give --input FILE..., or --source and --target");
     REQUIRE(o->validation_fraction >= 0.0 && o->validation_fraction < 1.0, STATUS_USAGE,
             "the validation fraction is %g; it must be in [0, 1)", o->validation_fraction);
     REQUIRE(o->shard_tokens > 0, STATUS_USAGE,
             "the shard size is %" PRId64 " tokens; it must be at least 1", o->shard_tokens);
     REQUIRE(o->workers >= 0, STATUS_USAGE,
-            "the number of workers is %d; give 0 for all cores, or a positive number", o->workers);
+            "the number of workers is %d; it must be at least 0 (0: one per core)", o->workers);
     int standard_inputs = 0;
     TRY(check_readable(o->inputs, o->input_count, &standard_inputs)); /* before hours of work */
     TRY(check_readable(o->validation_inputs, o->validation_input_count, &standard_inputs));
@@ -165,9 +167,7 @@ static status encode_inputs(const struct prepare_options *o, struct encoder_sink
     struct prepare_input in = {
         .options = o, .splitter = &splitter, .output = output, .report = report};
     status result = STATUS_OK;
-    splitter.buffer = malloc(ENCODER_CHUNK_BYTES);
-    REQUIRE_GOTO(result, done, splitter.buffer != NULL, STATUS_INTERNAL,
-                 "out of memory for a chunk");
+    TRY_GOTO(result, done, ALLOCATE(splitter.buffer, ENCODER_CHUNK_BYTES, "a chunk"));
     TRY_GOTO(result, done, encoder_open(o->tokenizer, o->workers, sink, &in.encoder));
     splitter.encoder = in.encoder;
     result = read_inputs(&in, o);
@@ -183,7 +183,7 @@ status prepare_clm(const struct prepare_options *options, struct prepare_report 
     TRY(prepare_options_check(options));
     REQUIRE(!options->append_eod || tokenizer_eos(options->tokenizer) >= 0, STATUS_USAGE,
             "--append-eod: the tokenizer has no end-of-text token; train one with --special-tokens "
-            "\"<|endoftext|>\"");
+            "'<|endoftext|>'");
     double start = clock_seconds();
     struct prepare_output *output = NULL;
     status result = STATUS_OK;

@@ -14,8 +14,8 @@
  *
  * Long documents are encoded in chunks of at most 256 KiB. Chunks end where all byte-level
  * pre-tokenization patterns have a word boundary in every context: GPT-2, cl100k, o200k, Llama 3
- * and Qwen 2. The ids therefore equal those of the whole text (splitter.c). A chunk without such a
- * boundary is split inside of a word, and the report counts these splits.
+ * and Qwen 2. Therefore, encoding the whole text at once gives the same ids (splitter.c). A chunk
+ * without such a boundary is split inside of a word, and the report counts these splits.
  *
  * The output does not depend on the number of worker threads: it is equal byte for byte. */
 #pragma once
@@ -25,6 +25,7 @@
 
 #include "base/status.h"
 #include "datasets/chat/chat.h"
+#include "datasets/rows/instruction_templates.h"
 #include "datasets/rows/row_file.h"
 #include "datasets/tokenizer/tokenizer.h"
 
@@ -61,8 +62,8 @@ struct prepare_options {
      * inputs, only the validation set is written, and earlier training shards stay. */
     char *const *validation_inputs;
     int validation_input_count;
-    /* prepare_seq2seq: files of lines that are aligned with those of the inputs (aligned_lines.h);
-     * NULL: the inputs have rows with both texts. */
+    /* prepare_seq2seq, and prepare_sft with templates: files of lines that are aligned with the
+     * lines of the inputs (aligned_lines.h); NULL: the inputs have rows with both texts. */
     char *const *targets;            /* [input_count] */
     char *const *validation_targets; /* [validation_input_count] */
     const char *output;              /* folder for train-00000-of-00004.h5 and validation-... */
@@ -71,15 +72,15 @@ struct prepare_options {
      * these are the last ones, or the end of a single document. */
     double validation_fraction;
     /* Draw the validation set at random: one of every 1 / validation_fraction documents, this
-     * fraction of the rows of each label, or contexts with this fraction of the rows
-     * (row_split.h). */
+     * fraction of the rows of each label, or contexts with this fraction of the
+     * rows (row_split.h). */
     bool shuffle_split;
     uint64_t split_seed; /* for shuffle_split */
     /* Maximum tokens per shard. A document that does not fit continues in the next shard. */
     int64_t shard_tokens;
     int workers; /* encoding threads; 0: all cores */
-    /* prepare_clm: end each document with the end token, also those of token files, unless it
-     * begins or ends with it. Documents of text always end with it if the tokenizer has one. */
+    /* prepare_clm: end each document with the end token, also in token files, unless it begins or
+     * ends with it. Documents of text always end with it if the tokenizer has one. */
     bool append_eod;
 
     enum prepare_sentence_rule sentence_rule; /* prepare_mlm */
@@ -90,8 +91,11 @@ struct prepare_options {
 
     bool skip_bad_rows; /* count rows that cannot be used instead of stopping at the first one */
     const struct chat_template *chat_template; /* NULL: rows with messages are bad rows */
-    bool join_encoding; /* prepare_sft: encode a plain prompt and its completion as one text */
-    /* prepare_seq2seq: languages in "translation", text before each source; NULL: not given */
+    struct instruction_templates *templates;   /* prepare_sft: render rows with them; NULL: none */
+    bool join_encoding;   /* prepare_sft: encode a plain prompt and its completion as one text */
+    bool encoder_decoder; /* prepare_sft: examples of seq2seq, the prompt is the source */
+    /* prepare_seq2seq: languages in "translation" or of language tokens, and text before each
+     * source. prepare_sft with encoder_decoder uses the languages only. NULL: not given */
     const char *source_language, *target_language, *source_prefix;
     /* Label names in the order of their indices, as labels_parse reads them. NULL: the names of all
      * rows, sorted. */
@@ -156,8 +160,11 @@ status prepare_mlm(const struct prepare_options *options, struct prepare_report 
  * same ids as in generation. With join_encoding they are encoded as one text, and as many tokens
  * belong to the prompt as the prompt alone has, as in TRL.
  *
- * If sequence_tokens is not 0, longer rows are counted; a row is bad if all its learned
- * tokens lie after sequence_tokens.
+ * If sequence_tokens is not 0, longer rows are counted; a row is bad if all its learned tokens lie
+ * after sequence_tokens.
+ *
+ * With encoder_decoder, an example is a pair as in prepare_seq2seq. The source is the prompt, with
+ * all messages before the last one. The target is the answer. Rows with "text" are bad.
  *
  * Memory    per worker 200 KB, about 3 rows, and the tokens of these rows
  * Errors    as prepare_clm; STATUS_DATA with file, line and reason for a bad row */
@@ -179,8 +186,8 @@ status prepare_preferences(const struct prepare_options *options, struct prepare
  *
  * Rows of JSON Lines or CSV have "source" and "target", or "translation", an object of languages
  * and texts. With `targets`, the inputs are files of lines instead, each aligned with a file of
- * targets. Each text is encoded with its special tokens: between those of an encoder, or with the
- * end token at its end. Texts are not truncated.
+ * targets. Each text is encoded with its special tokens: the special tokens of an encoder enclose
+ * it, or the end token follows it. Texts are not truncated.
  *
  * Memory    as prepare_sft
  * Errors    as prepare_sft. A row is bad if a text is missing or empty, or has more than
@@ -191,9 +198,8 @@ status prepare_seq2seq(const struct prepare_options *options, struct prepare_rep
 /* prepare_classify - write texts or pairs of texts with a label (example.h).
  *
  * Rows of JSON Lines or CSV have "text", optionally "text_pair", and "label", a text or an integer.
- * Either all rows have "text_pair" or none; the first usable row determines it.
- * text_pair.h describes the encoding. Texts are truncated to sequence_tokens and counted. One
- * thread.
+ * Either all rows have "text_pair" or none; the first usable row determines it. text_pair.h
+ * describes the encoding. Texts are truncated to sequence_tokens and counted. One thread.
  *
  * Memory    the largest row, and the label names
  * Errors    as prepare_sft; a row without a text or a label is bad */
@@ -217,8 +223,8 @@ status prepare_classify_tokens(const struct prepare_options *options, struct pre
  * Rows of JSON Lines have "question" and "context", and either "answer" and "answer_start" or
  * SQuAD's "answers". One thread.
  *
- * Errors    as prepare_classify; a row is bad if the context does not contain the answer at
- *           answer_start */
+ * Errors    as prepare_classify; a row is bad if the context does not contain the answer
+ *           at answer_start */
 status prepare_answer(const struct prepare_options *options, struct prepare_report *out);
 
 /* prepare_choose - write multiple-choice examples (example.h).
@@ -238,8 +244,8 @@ status prepare_embed(const struct prepare_options *options, struct prepare_repor
 /* prepare_label_counts_free - release the counts and set *counts to zeros. */
 void prepare_label_counts_free(struct prepare_label_counts *counts);
 
-/* prepare_options_check - check the options that all objectives use, and that every input can be
- * opened.
+/* prepare_options_check - check the options that all objectives use, and that every input can
+ * be opened.
  *
  * Errors    STATUS_USAGE; STATUS_NO_INPUT, STATUS_PERMISSION, STATUS_DATA for an input */
 status prepare_options_check(const struct prepare_options *options);

@@ -27,7 +27,7 @@ status row_field_text(const json_t *row, const char *field, struct text *out);
  * Errors    STATUS_DATA: the field is missing, with the fields of the row */
 status row_field_require(const json_t *row, const char *field, const json_t **out);
 
-/* row_field_label_name - convert a label, a text or an integer, to its name.
+/* row_field_label_name - convert a label, which is a string or an integer, to its name.
  *
  * Errors    STATUS_DATA */
 status row_field_label_name(const json_t *value, char out[ROW_FIELD_LABEL_BYTES]);

@@ -5,6 +5,7 @@
 
 #include "base/hash.h"
 #include "base/memory.h"
+#include "base/number.h"
 #include "base/random.h"
 
 enum { DIGEST_BYTES = 32 }; /* half of a SHA-256 in hexadecimal digits */
@@ -14,8 +15,7 @@ enum { DIGEST_BYTES = 32 }; /* half of a SHA-256 in hexadecimal digits */
 status row_split_open(struct row_split *s, int count, uint64_t seed)
 {
     s->seed = seed;
-    s->strata = calloc((size_t)count, sizeof *s->strata);
-    REQUIRE(s->strata != NULL, STATUS_INTERNAL, "out of memory for the split of %d labels", count);
+    TRY(ALLOCATE(s->strata, count, "the split of labels"));
     s->count = count;
     return STATUS_OK;
 }
@@ -24,11 +24,6 @@ void row_split_close(struct row_split *s)
 {
     free(s->strata);
     *s = (struct row_split){0};
-}
-
-static int64_t clamp_count(int64_t value, int64_t low, int64_t high)
-{
-    return value > high ? high : value < low ? low : value;
 }
 
 void row_split_plan(struct row_split *s, double fraction)
@@ -40,7 +35,7 @@ void row_split_plan(struct row_split *s, double fraction)
         rows += stratum->rows;
         int64_t until = (int64_t)floor((double)rows * fraction + 0.5);
         stratum->validation_rows =
-            stratum->rows < 2 ? 0 : clamp_count(until - before, 1, stratum->rows - 1);
+            stratum->rows < 2 ? 0 : number_clamp(until - before, 1, stratum->rows - 1);
         before = until;
     }
 }

@@ -1,9 +1,9 @@
 /* Draws the validation rows of the row objectives.
  *
- * A first pass counts the rows of each stratum: the rows with one label, or all rows.
- * The second pass draws from each stratum exactly its share of validation rows. A row is drawn with
- * the probability of the shares that are left (selection sampling), so the memory does not depend
- * on the number of rows. The draws depend only on the seed, the stratum and the order of the rows.
+ * A first pass counts the rows of each stratum: the rows with one label, or all rows. The second
+ * pass draws from each stratum exactly its share of validation rows. A row is drawn with the
+ * probability of the shares that are left (selection sampling), so the memory does not depend on
+ * the number of rows. The draws depend only on the seed, the stratum and the order of the rows.
  *
  * Source    Knuth, The Art of Computer Programming, volume 2, section 3.4.2, algorithm S */
 #pragma once
@@ -39,12 +39,12 @@ status row_split_open(struct row_split *s, int count, uint64_t seed);
 
 /* row_split_plan - compute the validation rows of each stratum from its rows.
  *
- * The total is the fraction of all rows, rounded, apart from small strata: a stratum of at least
- * two rows has at least one row in both sets; a stratum of one row is training data. */
+ * The total is the rounded fraction of all rows. Small strata are an exception: a stratum of at
+ * least two rows has at least one row in both sets; a stratum of one row is training data. */
 void row_split_plan(struct row_split *s, double fraction);
 
-/* row_split_choose - return the split of the next row of a stratum; s->input if rows are not
- * drawn. */
+/* row_split_choose - return the split of the next row of a stratum; s->input if rows are
+ * not drawn. */
 enum prepare_split row_split_choose(struct row_split *s, int stratum);
 
 /* row_split_close - release the strata. */
@@ -73,8 +73,8 @@ status row_split_group_add(struct row_groups *s, const char *text, size_t bytes)
  * Errors    STATUS_DATA if there is only one group; STATUS_INTERNAL (out of memory) */
 status row_split_group_plan(struct row_groups *s, double fraction, uint64_t seed);
 
-/* row_split_group_is_validation - set *out to whether rows with this text are validation
- * rows. A text that was not added is training data. */
+/* row_split_group_is_validation - set *out to whether rows with this text are validation rows. A
+ * text that was not added is training data. */
 status row_split_group_is_validation(const struct row_groups *s, const char *text, size_t bytes,
                                      bool *out);
 

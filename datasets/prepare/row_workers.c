@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
+#include "base/memory.h"
 #include "base/thread/ordered_pool.h"
 #include "datasets/prepare/output.h"
 
@@ -103,8 +104,8 @@ status row_workers_open(const struct rows_preparation *p, struct jsonl_bad_rows 
     static const struct ordered_pool_callbacks encoding = {sizeof(struct row_slot), NULL,
                                                            encode_slot, write_slot, close_slot};
     *out = NULL;
-    struct row_workers *w = calloc(1, sizeof *w);
-    REQUIRE(w != NULL, STATUS_INTERNAL, "out of memory for encoding threads");
+    struct row_workers *w = NULL;
+    TRY(ALLOCATE(w, 1, "encoding threads"));
     *w = (struct row_workers){.preparation = p, .bad_rows = bad_rows};
     status result = ordered_pool_open(&encoding, w, p->options->workers, &w->pool);
     if (result != STATUS_OK) {
@@ -137,7 +138,7 @@ status row_workers_add(void *workers, struct jsonl_row *row)
     struct row_entry *e = next_entry(workers, row->bytes);
     e->row = *row;
     row->value = NULL;
-    row->fatal = true; /* errors from here on are those of earlier rows */
+    row->fatal = true; /* errors from here on belong to earlier rows */
     return submit_if_full(workers);
 }
 

@@ -1,4 +1,8 @@
-/* Encodes rows in worker threads and writes the examples in the order of the rows. */
+/* Encodes rows in worker threads and writes the examples in the order of the rows. An error of a
+ * row is also reported in this order, so that the result does not depend on the threads.
+ *
+ * Calls     row_workers_open, row_workers_add or row_workers_defer for each row, row_workers_drain,
+ *           row_workers_close */
 #pragma once
 
 #include <stdint.h>
@@ -20,13 +24,14 @@ status row_workers_open(const struct rows_preparation *p, struct jsonl_bad_rows 
  * struct row_workers.
  *
  * Memory    takes row->value
- * Errors    of earlier rows, in order: as jsonl_report_bad_row and prepare_output_write_example */
+ * Errors    errors of earlier rows, in order: as jsonl_report_bad_row and
+ *           prepare_output_write_example */
 status row_workers_add(void *workers, struct jsonl_row *row);
 
 /* row_workers_defer - queue the pending error of a row that the reader rejected, so that it is
  * reported in the order of the rows. It is a callback of struct jsonl_bad_rows.
  *
- * Errors    of earlier rows, as row_workers_add */
+ * Errors    errors of earlier rows, as row_workers_add */
 status row_workers_defer(void *workers, const char *path, int64_t line);
 
 /* row_workers_drain - wait until all queued rows are written or reported.

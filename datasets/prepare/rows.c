@@ -1,5 +1,4 @@
 #include "datasets/prepare/rows.h"
-#include "datasets/prepare/prepare.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -11,6 +10,7 @@
 #include "base/input/input.h"
 #include "base/log.h"
 #include "base/memory.h"
+#include "datasets/prepare/prepare.h"
 #include "datasets/prepare/row_workers.h"
 #include "datasets/rows/aligned_lines.h"
 #include "datasets/rows/row_file.h"
@@ -76,8 +76,8 @@ static void log_rows(const struct rows_preparation *p)
     log_progress("%" PRId64 " %.*s", p->report->examples, letters, p->unit_name);
 }
 
-/* Calls process_row for the rows of the files. Rows that the reader rejects are counted in
- * bad_rows. */
+/* Calls process_row for the rows of the files. Rows that the reader rejects are counted
+ * in bad_rows. */
 static status read_sequential(const struct rows_preparation *p, char *const *paths, int count,
                               struct jsonl_bad_rows *bad_rows)
 {
@@ -90,6 +90,20 @@ static status read_sequential(const struct rows_preparation *p, char *const *pat
     return result;
 }
 
+/* Renders rows with a template before the workers encode them. */
+struct row_renderer {
+    struct instruction_templates *templates;
+    int64_t file; /* number of the current file among all inputs */
+    struct row_workers *workers;
+};
+
+static status add_rendered(void *user, struct jsonl_row *row)
+{
+    struct row_renderer *r = user;
+    TRY(instruction_templates_render(r->templates, r->file, row));
+    return row_workers_add(r->workers, row);
+}
+
 /* Encodes the rows of the files in several threads. */
 static status read_parallel(const struct rows_preparation *p, char *const *paths, int count,
                             struct jsonl_bad_rows *bad_rows)
@@ -98,10 +112,15 @@ static status read_parallel(const struct rows_preparation *p, char *const *paths
     TRY(row_workers_open(p, bad_rows, &workers));
     struct jsonl_bad_rows deferred = {
         .skip = bad_rows->skip, .defer = row_workers_defer, .user = workers};
+    const struct prepare_options *o = p->options;
+    struct row_renderer renderer = {.templates = o->templates, .workers = workers};
     status result = STATUS_OK;
     for (int i = 0; i < count && result == STATUS_OK; i++) {
+        renderer.file = i + (paths == o->inputs ? 0 : o->input_count);
         result =
-            read_file(p->options, paths, i, &deferred, &p->report->bytes, row_workers_add, workers);
+            o->templates != NULL
+                ? read_file(o, paths, i, &deferred, &p->report->bytes, add_rendered, &renderer)
+                : read_file(o, paths, i, &deferred, &p->report->bytes, row_workers_add, workers);
         result = result == STATUS_OK ? row_workers_drain(workers) : result;
         log_rows(p);
     }
@@ -133,7 +152,7 @@ static status read_all(const struct rows_preparation *p)
     return prepare_output_finish(*p->output, p->report);
 }
 
-/* Fills the label names: those of the options, otherwise the sorted names of all rows. */
+/* Fills the label names: the names of the options, otherwise the sorted names of all rows. */
 static status determine_labels(const struct rows_preparation *p)
 {
     const struct prepare_options *o = p->options;

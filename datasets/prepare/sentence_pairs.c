@@ -1,12 +1,12 @@
 /* Makes sentence pairs as in BERT's create_pretraining_data.py.
  *
- * The sentences of a document are taken in order until they fill an example: T - 3 tokens, or for
- * a fraction short_fraction of the documents a random length from 2 on. A random number of these
+ * The sentences of a document are taken in order until they fill an example: T - 3 tokens, or for a
+ * fraction short_fraction of the documents a random length from 2 on. A random number of these
  * sentences, at least one, is the first segment. In half of the pairs, and if there is only one
  * sentence, the second segment is random. It begins at a random sentence of another document and
- * fills the example. The sentences that were not used start the next example.
- * Otherwise the second segment has the sentences that follow. While a pair is too long, the longer
- * segment loses its first or its last token, at random.
+ * fills the example. The sentences that were not used start the next example. Otherwise the second
+ * segment has the sentences that follow. While a pair is too long, the longer segment loses its
+ * first or its last token, at random.
  *
  * With sentence_order (ALBERT), no segment is random: the second one always has the sentences that
  * follow, and in half of the pairs the two are swapped. A single sentence is divided at a random
@@ -31,6 +31,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "base/memory.h"
 #include "base/random.h"
 
 enum {
@@ -71,18 +72,15 @@ static uint64_t draw_below(struct pair_builder *p, uint64_t below)
     return random_below(p->stream_key, p->draws++, below);
 }
 
-/* Makes room for `count` items. The old contents are lost. */
+/* Makes room for `count` items. */
 static status reserve_buffer(void **array, int64_t *capacity, int64_t count, size_t item_bytes)
 {
     if (count <= *capacity) {
         return STATUS_OK;
     }
     int64_t new_capacity = count + count / 2;
-    free(*array);
-    *capacity = 0;
-    *array = malloc((size_t)new_capacity * item_bytes);
-    REQUIRE(*array != NULL, STATUS_INTERNAL,
-            "out of memory for a document of %" PRId64 " tokens or sentences", count);
+    TRY(memory_grow(array, (size_t)new_capacity, item_bytes,
+                    "the tokens or sentences of a document"));
     *capacity = new_capacity;
     return STATUS_OK;
 }
@@ -199,8 +197,8 @@ static status write_pair(struct pair_builder *p, struct segment a, struct segmen
     return write_example(p, used, first_segment, label);
 }
 
-/* Makes one pair of sentences [*first, end). *first receives the first sentence that was not
- * used. */
+/* Makes one pair of sentences [*first, end). *first receives the first sentence that was
+ * not used. */
 static status make_pair(struct pair_builder *p, int64_t *first, int64_t end, int64_t target)
 {
     int64_t count = end - *first;
@@ -310,7 +308,8 @@ static status choose_validation_documents(struct pair_builder *p)
 {
     double fraction = p->options->validation_fraction;
     p->document_count = token_spool_document_count(p->spool);
-    REQUIRE(p->document_count > 0, STATUS_DATA, "the inputs contain no sentences");
+    REQUIRE(p->document_count > 0, STATUS_DATA,
+            "the inputs contain no sentences; give files with text");
     if (fraction <= 0.0 || (p->options->shuffle_split && p->document_count > 1)) {
         return STATUS_OK;
     }
@@ -324,8 +323,7 @@ static status choose_validation_documents(struct pair_builder *p)
 
 static status make_all_examples(struct pair_builder *p)
 {
-    p->example = malloc((size_t)p->options->sequence_tokens * sizeof *p->example);
-    REQUIRE(p->example != NULL, STATUS_INTERNAL, "out of memory for an example");
+    TRY(ALLOCATE(p->example, p->options->sequence_tokens, "an example"));
     TRY(choose_validation_documents(p));
     for (p->document = 0; p->document < p->document_count; p->document++) {
         TRY(make_examples(p));

@@ -3,8 +3,8 @@
  *
  * Both texts are encoded separately, each as the input of an encoder: between the special tokens of
  * the post-processor ([CLS] or <s>, [SEP] or </s>), with its language token (mBART), or with the
- * end token at the end. A prefix can name the task ("translate English to Spanish: "). Texts
- * are not truncated. A row is bad if a field is missing or empty, or if a text has more than
+ * end token at the end. A prefix can name the task ("translate English to Spanish: "). Texts are
+ * not truncated. A row is bad if a field is missing or empty, or if a text has more than
  * sequence_tokens tokens. */
 #include <inttypes.h>
 #include <stdio.h>
@@ -13,7 +13,7 @@
 #include "datasets/prepare/output.h"
 #include "datasets/prepare/prepare.h"
 #include "datasets/prepare/row_field_impl.h"
-#include "datasets/prepare/rows.h"
+#include "datasets/prepare/seq2seq_impl.h"
 #include "datasets/rows/columns.h"
 
 /* ---- fields of a row ---- */
@@ -34,9 +34,9 @@ static status read_translation(const json_t *translation, const char *language, 
 {
     char family[64];
     REQUIRE(json_is_object(translation), STATUS_DATA,
-            "the field \"translation\" is not an object of languages and texts");
+            "the field 'translation' is not an object with a string for each language");
     REQUIRE(language != NULL, STATUS_USAGE,
-            "rows with the field \"translation\" need --source-lang and --target-lang, for example "
+            "rows with the field 'translation' need --source-lang and --target-lang, for example "
             "--source-lang en --target-lang es");
     return row_field_text(translation, find_language(translation, language, family, sizeof family),
                           out);
@@ -52,7 +52,7 @@ static status read_fields(const struct prepare_options *o, const json_t *row, st
     }
     TRY(json_object_get(row, "source") != NULL || json_object_get(row, "target") != NULL
             ? STATUS_OK
-            : columns_raise_missing(row, "source\" with \"target\", or \"translation"));
+            : columns_raise_missing(row, "source' with 'target', or 'translation"));
     TRY(row_field_text(row, "source", source));
     return row_field_text(row, "target", target);
 }
@@ -70,7 +70,8 @@ static status find_languages(const struct prepare_options *o, int32_t *source, i
             "the tokenizer has language tokens; use --source-lang and --target-lang, for "
             "example --source-lang en_XX --target-lang es_XX");
     TRY(tokenizer_find_language(o->tokenizer, o->source_language, "--source-lang", source));
-    return tokenizer_find_language(o->tokenizer, o->target_language, "--target-lang", target);
+    return tokenizer_find_language(tokenizer_target(o->tokenizer), o->target_language,
+                                   "--target-lang", target);
 }
 
 static status check_length(const struct prepare_options *o, const char *name, int64_t tokens)
@@ -81,20 +82,10 @@ static status check_length(const struct prepare_options *o, const char *name, in
     return STATUS_OK;
 }
 
-static status encode_row(const struct prepare_options *options, const json_t *row,
-                         struct rows_example *out)
+status seq2seq_finish_pair(const struct prepare_options *options, int64_t source_tokens,
+                           struct rows_example *out)
 {
-    struct text source = {0}, target = {0};
-    struct token_list *ids = &out->text.ids;
-    TRY(read_fields(options, row, &source, &target));
-    int32_t source_language, target_language;
-    TRY(find_languages(options, &source_language, &target_language));
-    TRY(text_pair_encode_sequence(options->tokenizer, options->source_prefix, &source, TEXT_SOURCE,
-                                  source_language, ids));
-    int64_t source_tokens = ids->count;
-    TRY(text_pair_encode_sequence(options->tokenizer, NULL, &target, TEXT_TARGET, target_language,
-                                  ids));
-    int64_t target_tokens = ids->count - source_tokens;
+    int64_t target_tokens = out->text.ids.count - source_tokens;
     TRY(check_length(options, "source", source_tokens));
     TRY(check_length(options, "target", target_tokens));
     out->source_tokens = (uint32_t)source_tokens;
@@ -104,19 +95,52 @@ static status encode_row(const struct prepare_options *options, const json_t *ro
     return STATUS_OK;
 }
 
-status prepare_seq2seq(const struct prepare_options *options, struct prepare_report *out)
+status seq2seq_encode_pair(const struct prepare_options *options, const struct text *source,
+                           const struct text *target, struct rows_example *out)
 {
-    *out = (struct prepare_report){0};
-    REQUIRE(text_pair_has_segment_tokens(options->tokenizer) ||
-                tokenizer_eos(options->tokenizer) >= 0,
-            STATUS_DATA,
-            "the tokenizer has no end token, so generation could not end; train one with "
-            "--special-tokens \"<|endoftext|>\"");
+    struct token_list *ids = &out->text.ids;
+    int32_t source_language, target_language;
+    TRY(find_languages(options, &source_language, &target_language));
+    TRY(text_pair_encode_sequence(options->tokenizer, options->source_prefix, source, TEXT_SOURCE,
+                                  source_language, ids));
+    int64_t source_tokens = ids->count;
+    TRY(text_pair_encode_sequence(options->tokenizer, NULL, target, TEXT_TARGET, target_language,
+                                  ids));
+    return seq2seq_finish_pair(options, source_tokens, out);
+}
+
+static status encode_row(const struct prepare_options *options, const json_t *row,
+                         struct rows_example *out)
+{
+    struct text source = {0}, target = {0};
+    TRY(read_fields(options, row, &source, &target));
+    return seq2seq_encode_pair(options, &source, &target, out);
+}
+
+static status check_end(const struct tokenizer *t, const char *name)
+{
+    REQUIRE(text_pair_has_segment_tokens(t) || tokenizer_eos(t) >= 0, STATUS_DATA,
+            "the tokenizer%s has no end token, so generation could not end; train one with "
+            "--special-tokens '<|endoftext|>'",
+            name);
+    return STATUS_OK;
+}
+
+status seq2seq_check_options(const struct prepare_options *options)
+{
+    TRY(check_end(options->tokenizer, ""));
+    TRY(check_end(tokenizer_target(options->tokenizer), " of the targets"));
     REQUIRE(options->sequence_tokens >= 2, STATUS_USAGE,
             "the sequence length is %" PRId64 " tokens; a text and its end token need at least 2",
             options->sequence_tokens);
     int32_t source_language, target_language;
-    TRY(find_languages(options, &source_language, &target_language));
+    return find_languages(options, &source_language, &target_language);
+}
+
+status prepare_seq2seq(const struct prepare_options *options, struct prepare_report *out)
+{
+    *out = (struct prepare_report){0};
+    TRY(seq2seq_check_options(options));
     struct prepare_output *output = NULL;
     struct row_split split = {0};
     return rows_prepare(&(struct rows_preparation){.options = options,

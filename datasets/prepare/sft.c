@@ -1,12 +1,18 @@
-/* Each row becomes one example, with a loss mask for every token. Rows are not truncated. */
+/* Each row becomes one example. Rows are not truncated.
+ *
+ * Decoders: an example has a loss mask for every token. Encoder-decoders: an example is a pair of
+ * seq2seq. All messages before the answer are the source, and the answer is the target.
+ * prepare_seq2seq writes the same ids for the same two texts. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "datasets/prepare/output.h"
 #include "datasets/prepare/prepare.h"
 #include "datasets/prepare/row_field_impl.h"
 #include "datasets/prepare/rows.h"
+#include "datasets/prepare/seq2seq_impl.h"
 #include "datasets/rows/columns.h"
 
 struct row_encoder {
@@ -60,8 +66,8 @@ static status encode_joined(struct row_encoder *e, const char *prompt, size_t pr
     TRY(chat_encode_plain(t, prompt, prompt_bytes, false, 0, out));
     int64_t prompt_tokens = out->ids.count;
     out->ids.count = out->loss_mask.count = 0;
-    char *text = malloc(prompt_bytes + completion_bytes);
-    REQUIRE(text != NULL, STATUS_INTERNAL, "out of memory for a row");
+    char *text = NULL;
+    TRY(ALLOCATE(text, prompt_bytes + completion_bytes, "a row"));
     memcpy(text, prompt, prompt_bytes);
     memcpy(text + prompt_bytes, completion, completion_bytes);
     status result = chat_encode_plain(t, text, prompt_bytes + completion_bytes, true,
@@ -85,7 +91,7 @@ static status encode_prompt_completion(struct row_encoder *e, const json_t *row)
     TRY(jsonl_get_string(row, "prompt", &prompt, &prompt_bytes));
     TRY(jsonl_get_string(row, "completion", &completion, &completion_bytes));
     REQUIRE(!row_field_is_blank(completion, completion_bytes), STATUS_DATA,
-            "the field \"completion\" is empty");
+            "the field 'completion' is empty");
     if (e->options->join_encoding) {
         return encode_joined(e, prompt, prompt_bytes, completion, completion_bytes);
     }
@@ -93,20 +99,28 @@ static status encode_prompt_completion(struct row_encoder *e, const json_t *row)
     return chat_encode_plain(t, completion, completion_bytes, true, EXAMPLE_IS_COMPLETION, e->text);
 }
 
+static status read_alpaca(const json_t *row, struct chat_message *prompt,
+                          struct chat_message *response)
+{
+    TRY(jsonl_get_string(row, "instruction", &prompt->text, &prompt->bytes));
+    TRY(jsonl_get_string(row, "output", &response->text, &response->bytes));
+    REQUIRE(!row_field_is_blank(prompt->text, prompt->bytes), STATUS_DATA,
+            "the field 'instruction' is empty");
+    REQUIRE(!row_field_is_blank(response->text, response->bytes), STATUS_DATA,
+            "the field 'output' is empty");
+    if (json_object_get(row, "input") != NULL) {
+        TRY(jsonl_get_string(row, "input", &prompt->input, &prompt->input_bytes));
+        prompt->input =
+            row_field_is_blank(prompt->input, prompt->input_bytes) ? NULL : prompt->input;
+    }
+    return STATUS_OK;
+}
+
 static status encode_alpaca(struct row_encoder *e, const json_t *row)
 {
     struct chat_message prompt = {.role = CHAT_USER}, response = {.role = CHAT_ASSISTANT};
     TRY(require_template(e));
-    TRY(jsonl_get_string(row, "instruction", &prompt.text, &prompt.bytes));
-    TRY(jsonl_get_string(row, "output", &response.text, &response.bytes));
-    REQUIRE(!row_field_is_blank(prompt.text, prompt.bytes), STATUS_DATA,
-            "the field \"instruction\" is empty");
-    REQUIRE(!row_field_is_blank(response.text, response.bytes), STATUS_DATA,
-            "the field \"output\" is empty");
-    if (json_object_get(row, "input") != NULL) {
-        TRY(jsonl_get_string(row, "input", &prompt.input, &prompt.input_bytes));
-        prompt.input = row_field_is_blank(prompt.input, prompt.input_bytes) ? NULL : prompt.input;
-    }
+    TRY(read_alpaca(row, &prompt, &response));
     return encode_exchange(e, &prompt, 1, &response, 1);
 }
 
@@ -128,12 +142,12 @@ static status encode_text(struct row_encoder *e, const json_t *row)
     size_t bytes;
     e->is_plain = true;
     TRY(jsonl_get_string(row, "text", &text, &bytes));
-    REQUIRE(!row_field_is_blank(text, bytes), STATUS_DATA, "the field \"text\" is empty");
+    REQUIRE(!row_field_is_blank(text, bytes), STATUS_DATA, "the field 'text' is empty");
     return chat_encode_plain(e->options->tokenizer, text, bytes, true, 0, e->text);
 }
 
-/* Selects the encoding by the fields of the row. Sets *whole_text if the row has no separate
- * completion. */
+/* Selects the encoding by the fields of the row. Sets *whole_text if the row has no
+ * separate completion. */
 static status encode_fields(struct row_encoder *e, const json_t *row, bool *whole_text)
 {
     *whole_text = false;
@@ -152,8 +166,8 @@ static status encode_fields(struct row_encoder *e, const json_t *row, bool *whol
     }
     TRY(json_object_get(row, "text") != NULL
             ? STATUS_OK
-            : columns_raise_missing(row, "prompt\" with \"completion\", \"messages\", \"text\", or "
-                                         "\"instruction\" with \"output"));
+            : columns_raise_missing(row, "prompt' with 'completion', 'messages', 'text', or "
+                                         "'instruction' with 'output"));
     return encode_text(e, row);
 }
 
@@ -191,16 +205,106 @@ static status encode_row(const struct prepare_options *options, const json_t *ro
     return STATUS_OK;
 }
 
+/* ---- encoder-decoders ---- */
+
+/* Makes the pair of a conversation and the answer to it. */
+static status encode_answered(const struct prepare_options *o, const struct chat_message *messages,
+                              int64_t count, const struct chat_message *answer,
+                              struct rows_example *out)
+{
+    TRY(require_template(&(struct row_encoder){.options = o}));
+    TRY(chat_encode_prompt(o->chat_template, o->tokenizer, messages, count, true, &out->text.ids));
+    int64_t source_tokens = out->text.ids.count;
+    TRY(chat_encode_answer(o->chat_template, o->tokenizer, answer, &out->text.ids));
+    return seq2seq_finish_pair(o, source_tokens, out);
+}
+
+static status encode_conversation(const struct prepare_options *o, const json_t *row,
+                                  const char *field, struct rows_example *out)
+{
+    struct chat_message *messages = NULL;
+    int64_t count = 0;
+    TRY(chat_messages_read(json_object_get(row, field), field, &messages, &count));
+    status result = count > 1 ? encode_answered(o, messages, count - 1, &messages[count - 1], out)
+                              : RAISE_STATUS(STATUS_DATA,
+                                             "the field '%s' has one message; an "
+                                             "encoder-decoder needs a prompt and an answer",
+                                             field);
+    free(messages);
+    return result;
+}
+
+static status encode_prompt_answer(const struct prepare_options *o, const json_t *row,
+                                   struct rows_example *out)
+{
+    struct chat_message *prompt = NULL, *answer = NULL;
+    int64_t prompt_count = 0, answer_count = 0;
+    TRY(chat_messages_read(json_object_get(row, "prompt"), "prompt", &prompt, &prompt_count));
+    status result = chat_messages_read(json_object_get(row, "completion"), "completion", &answer,
+                                       &answer_count);
+    if (result == STATUS_OK) {
+        result = answer_count == 1 ? encode_answered(o, prompt, prompt_count, answer, out)
+                                   : RAISE_STATUS(STATUS_DATA,
+                                                  "the completion has %" PRId64 " messages; an "
+                                                  "encoder-decoder needs one, the answer",
+                                                  answer_count);
+    }
+    free(prompt);
+    free(answer);
+    return result;
+}
+
+static status encode_texts(const struct prepare_options *o, const json_t *row,
+                           struct rows_example *out)
+{
+    struct text prompt = {0}, completion = {0};
+    TRY(row_field_text(row, "prompt", &prompt));
+    TRY(row_field_text(row, "completion", &completion));
+    out->is_plain = true;
+    return seq2seq_encode_pair(o, &prompt, &completion, out);
+}
+
+static status encode_alpaca_pair(const struct prepare_options *o, const json_t *row,
+                                 struct rows_example *out)
+{
+    struct chat_message prompt = {.role = CHAT_USER}, answer = {.role = CHAT_ASSISTANT};
+    TRY(read_alpaca(row, &prompt, &answer));
+    return encode_answered(o, &prompt, 1, &answer, out);
+}
+
+static status encode_pair(const struct prepare_options *options, const json_t *row,
+                          struct rows_example *out)
+{
+    bool has_messages = json_object_get(row, "messages") != NULL;
+    if (json_is_array(json_object_get(row, "prompt"))) {
+        return encode_prompt_answer(options, row, out);
+    }
+    if (json_object_get(row, "prompt") != NULL || json_object_get(row, "completion") != NULL) {
+        return encode_texts(options, row, out);
+    }
+    if (json_object_get(row, "instruction") != NULL) {
+        return encode_alpaca_pair(options, row, out);
+    }
+    TRY(has_messages || json_object_get(row, "conversations") != NULL
+            ? STATUS_OK
+            : columns_raise_missing(row, "prompt' with 'completion', 'messages', or "
+                                         "'instruction' with 'output"));
+    return encode_conversation(options, row, has_messages ? "messages" : "conversations", out);
+}
+
 status prepare_sft(const struct prepare_options *options, struct prepare_report *out)
 {
     *out = (struct prepare_report){0};
+    bool has_pairs = options->encoder_decoder;
+    TRY(has_pairs ? seq2seq_check_options(options) : STATUS_OK);
     struct prepare_output *output = NULL;
     struct row_split split = {0};
-    return rows_prepare(&(struct rows_preparation){.options = options,
-                                                   .report = out,
-                                                   .kind = EXAMPLE_SFT,
-                                                   .unit_name = "rows",
-                                                   .output = &output,
-                                                   .split = &split,
-                                                   .encode_row = encode_row});
+    return rows_prepare(
+        &(struct rows_preparation){.options = options,
+                                   .report = out,
+                                   .kind = has_pairs ? EXAMPLE_SEQ2SEQ : EXAMPLE_SFT,
+                                   .unit_name = has_pairs ? "pairs" : "rows",
+                                   .output = &output,
+                                   .split = &split,
+                                   .encode_row = has_pairs ? encode_pair : encode_row});
 }

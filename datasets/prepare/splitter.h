@@ -1,5 +1,8 @@
 /* Splits documents into chunks for the encoder. The chunks depend only on the text of a document,
- * not on the sizes of the writes. */
+ * not on the sizes of the writes.
+ *
+ * Calls     for each document: splitter_begin_document, splitter_write for each piece of text,
+ *           splitter_end_document */
 #pragma once
 
 #include <stdbool.h>

@@ -9,6 +9,8 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "base/memory.h"
+#include "base/text.h"
 #include "base/utf8.h"
 #include "datasets/rows/corpus.h"
 #include "datasets/rows/file_reader.h"
@@ -28,11 +30,6 @@ struct line_scanner {
     size_t pending_count; /* buffered blanks */
     char pending[ENCODER_CHUNK_BYTES];
 };
-
-static bool is_blank(char c)
-{
-    return c == ' ' || c == '\t' || c == '\r';
-}
 
 static status flush_pending_blanks(struct line_scanner *l)
 {
@@ -73,7 +70,7 @@ static status add_line_bytes(struct line_scanner *l, const char *text, size_t by
     while (bytes > 0) {
         size_t visible = 0;
         while (visible < bytes &&
-               (!is_blank(text[visible]) || (l->line_visible && text[visible] != '\r'))) {
+               (!text_is_space(text[visible]) || (l->line_visible && text[visible] != '\r'))) {
             visible++;
         }
         if (visible > 0) {
@@ -214,7 +211,7 @@ static status add_row(void *user, struct jsonl_row *row)
     const char *text;
     size_t bytes;
     TRY(jsonl_get_string(row->value, "text", &text, &bytes));
-    row->fatal = true; /* errors from here on may be those of earlier rows */
+    row->fatal = true; /* errors from here on may belong to earlier rows */
     splitter_begin_document(in->splitter, (struct encoder_origin){row->path, row->line, true});
     TRY(splitter_write(in->splitter, text, bytes));
     return splitter_end_document(in->splitter);
@@ -234,11 +231,11 @@ static status read_rows(struct prepare_input *in, struct file_reader *r, const c
 
 static status read_text(struct prepare_input *in, struct file_reader *r)
 {
-    struct line_scanner *l = calloc(1, sizeof *l);
-    char *buffer = malloc(BUFFER_BYTES);
+    struct line_scanner *l = NULL;
+    char *buffer = NULL;
     status result = STATUS_OK;
-    REQUIRE_GOTO(result, done, l != NULL && buffer != NULL, STATUS_INTERNAL,
-                 "out of memory while reading %s", r->path);
+    TRY_GOTO(result, done, ALLOCATE(l, 1, r->path));
+    TRY_GOTO(result, done, ALLOCATE(buffer, BUFFER_BYTES, r->path));
     l->splitter = in->splitter;
     l->document_unit = in->options->document_unit;
     l->path = r->path;

@@ -4,8 +4,8 @@
 #include "base/status.h"
 #include "datasets/prepare/input.h"
 
-/* text_files_read - pass the documents of a text file, or the field "text" of every row, to the
- * splitter.
+/* text_files_read - pass the documents of a text file, or the field "text" of every row, to
+ * the splitter.
  *
  * With a byte-level tokenizer, the bytes of a file that is not UTF-8 are passed on unchanged, and a
  * warning is logged.

@@ -36,13 +36,13 @@ static status check_row(const json_t *row)
 {
     const json_t *words = json_object_get(row, "tokens"), *labels = get_labels(row);
     TRY(row_field_require(row, "tokens", &words));
-    TRY(labels != NULL ? STATUS_OK : columns_raise_missing(row, "labels\" or \"tags"));
+    TRY(labels != NULL ? STATUS_OK : columns_raise_missing(row, "labels' or 'tags"));
     REQUIRE(json_is_array(words) && json_is_array(labels), STATUS_DATA,
-            "the tokens and the labels must be two lists");
-    REQUIRE(json_array_size(words) > 0, STATUS_DATA, "the list of tokens is empty");
+            "the fields 'tokens' and 'labels' (or 'tags') must be lists");
+    REQUIRE(json_array_size(words) > 0, STATUS_DATA, "the field 'tokens' is an empty list");
     REQUIRE(json_array_size(words) == json_array_size(labels), STATUS_DATA,
-            "%zu tokens, but %zu labels; the lists must have equal length", json_array_size(words),
-            json_array_size(labels));
+            "the row has %zu tokens, but %zu labels; the lists must have equal length",
+            json_array_size(words), json_array_size(labels));
     return STATUS_OK;
 }
 
@@ -77,7 +77,8 @@ static status add_word(struct token_classification *c, size_t index, const json_
     uint32_t number = 0;
     int64_t begin = 0, before = c->ids.count;
     struct text text = {json_string_value(word), json_string_length(word)};
-    REQUIRE(json_is_string(word), STATUS_DATA, "token %zu is not a text", index);
+    REQUIRE(json_is_string(word), STATUS_DATA, "the field 'tokens': element %zu is not a string",
+            index);
     TRY(row_field_label_index(&c->labels, label, &number));
     TRY(text_pair_encode_word(c->options->tokenizer, &text, index == 0, &c->ids, &begin));
     if (begin > before) { /* a space before the word, without a label */

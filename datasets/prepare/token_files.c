@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "base/memory.h"
 #include "datasets/rows/file_reader.h"
 
 enum { WINDOW_TOKENS = 32768, LLMC_HEADER_BYTES = 1024, INDEX_ITEMS = 4096 };
@@ -67,10 +68,8 @@ static status open_token_file(const char *path, int64_t vocab_size, struct token
 {
     *out = (struct token_file){.vocab_size = vocab_size};
     TRY(file_reader_open(path, &out->reader));
-    out->raw = malloc((size_t)WINDOW_TOKENS * 8);
-    out->ids = malloc(WINDOW_TOKENS * sizeof *out->ids);
-    REQUIRE(out->raw != NULL && out->ids != NULL, STATUS_INTERNAL, "out of memory while reading %s",
-            path);
+    TRY(memory_allocate_array(&out->raw, WINDOW_TOKENS, 8, path));
+    TRY(ALLOCATE(out->ids, WINDOW_TOKENS, path));
     return get_file_size(&out->reader, &out->file_bytes);
 }
 
@@ -305,8 +304,8 @@ status token_files_read_megatron(struct prepare_input *in, const char *bin_path,
                                  const char *idx_path)
 {
     struct token_file t = {.reader = {.input = {.file = -1}}};
-    struct megatron_index *m = calloc(1, sizeof *m);
-    REQUIRE(m != NULL, STATUS_INTERNAL, "out of memory while reading %s", idx_path);
+    struct megatron_index *m = NULL;
+    TRY(ALLOCATE(m, 1, idx_path));
     status result = file_reader_open(idx_path, &m->reader);
     TRY_GOTO(result, done, result);
     TRY_GOTO(result, done,

@@ -1,8 +1,8 @@
 /* The second sentence of a pair may come from any document, and the validation set is known only
- * at the end. So the input is read and encoded once, as a stream, and stored in temporary files.
- * These files are then read, one document at a time and a few sentences at random positions.
- * Memory does not depend on the size of the files. They lie in the temporary folder of the output
- * and are removed with it.
+ * at the end. Therefore the input is read and encoded once, from start to end, and stored in
+ * temporary files. These files are then read, one document at a time and a few sentences at random
+ * positions. The memory use does not depend on the size of the files. The files are in the
+ * temporary folder of the output and are removed with it.
  *
  *   tokens     int32: ids of all sentences
  *   sentences  int64 [sentences + 1]: first token of each sentence
@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "base/memory.h"
 #include "datasets/prepare/encoder.h"
 
 enum { BUFFER_BYTES = 256 << 10 };
@@ -75,8 +76,8 @@ static status read_file(const struct spool_file *f, int64_t first, int64_t count
 status token_spool_open(const char *folder, struct token_spool **out)
 {
     *out = NULL;
-    struct token_spool *s = calloc(1, sizeof *s);
-    REQUIRE(s != NULL, STATUS_INTERNAL, "out of memory for a spool");
+    struct token_spool *s = NULL;
+    TRY(ALLOCATE(s, 1, "a spool"));
     status result = open_file(&s->tokens, folder, "tokens");
     KEEP_FIRST(result, open_file(&s->sentences, folder, "sentences"));
     KEEP_FIRST(result, open_file(&s->documents, folder, "documents"));
@@ -201,7 +202,7 @@ status token_spool_divide_document(struct token_spool *s, double fraction)
         second++;
     }
     REQUIRE(s->sentence_count > 1, STATUS_DATA,
-            "one sentence is too little for a validation fraction of %g", fraction);
+            "one sentence is too little for a validation fraction of %g; give more text", fraction);
     const int64_t documents[] = {0, second, s->sentence_count};
     rewind(s->documents.file);
     TRY(write_file(&s->documents, documents, sizeof documents));

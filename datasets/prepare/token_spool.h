@@ -1,5 +1,8 @@
-/* Stores encoded documents, divided into sentences, in temporary files. The spool is written
- * completely before it is read. */
+/* A token spool: encoded documents, divided into sentences, in temporary files.
+ *
+ * Calls     token_spool_open. Writing: token_spool_write_tokens and token_spool_end_document for
+ *           each document, then token_spool_finish. After it the other functions may be called.
+ *           token_spool_close at the end */
 #pragma once
 
 #include <stdint.h>
@@ -18,13 +21,13 @@ status token_spool_open(const char *folder, struct token_spool **out);
 void token_spool_close(struct token_spool **spool);
 
 /* token_spool_write_tokens - append ids to the current document. ENCODER_SENTENCE_END ends a
- * sentence. `spool` is a struct token_spool; the signature is that of struct encoder_sink.
+ * sentence. `spool` is a struct token_spool; the function fits struct encoder_sink.
  *
  * Errors    STATUS_WRITE */
 status token_spool_write_tokens(void *spool, const int32_t *ids, int64_t count);
 
 /* token_spool_end_document - end the current document; does nothing if it has no sentences. The
- * signature is that of struct encoder_sink.
+ * function fits struct encoder_sink.
  *
  * Errors    STATUS_WRITE */
 status token_spool_end_document(void *spool);

@@ -2,8 +2,8 @@
  * as a translation or a summary. Each pair of lines becomes a row {"source": ..., "target": ...}.
  * The row callback is the same as for JSON Lines.
  *
- * Lines end with LF or CRLF. The text is UTF-8; a byte order mark at the beginning of a file is
- * skipped. */
+ * Lines end with LF or CRLF. The text is UTF-8; a byte order mark at the beginning of a file
+ * is skipped. */
 #pragma once
 
 #include "datasets/rows/jsonl.h"

@@ -27,13 +27,13 @@ static status check_field(const struct columns *c, const char *name)
     }
     int nearest = known ? -1 : text_nearest(name, fields, COUNT(fields));
     REQUIRE(known, STATUS_USAGE,
-            "--columns: no objective reads a field \"%s\"%s%s%s; write FIELD=COLUMN, for example "
+            "--columns: no objective reads a field '%s'%s%s%s; write FIELD=COLUMN, for example "
             "text=review,label=sentiment",
-            name, nearest >= 0 ? " (did you mean \"" : "", nearest >= 0 ? fields[nearest] : "",
-            nearest >= 0 ? "\"?)" : "");
+            name, nearest >= 0 ? " (did you mean '" : "", nearest >= 0 ? fields[nearest] : "",
+            nearest >= 0 ? "'?)" : "");
     for (int i = 0; i < c->count; i++) {
         REQUIRE(strcmp(c->items[i].field, name) != 0 || strcmp(name, list_field) == 0, STATUS_USAGE,
-                "--columns: the field \"%s\" is given twice", name);
+                "--columns: the field '%s' is given twice", name);
     }
     return STATUS_OK;
 }
@@ -68,7 +68,8 @@ status columns_parse(const char *text, struct columns *out)
     return STATUS_OK;
 }
 
-status columns_raise_missing(const json_t *row, const char *field)
+/* Raises the error of a missing field, with the names that the row has. */
+static status raise_missing(const json_t *row, const char *field, const char *remedy)
 {
     char list[LIST_BYTES] = "";
     size_t used = 0;
@@ -78,12 +79,22 @@ status columns_raise_missing(const json_t *row, const char *field)
     json_object_foreach((json_t *)(uintptr_t)row, name, value)
     {
         if (count++ < NAMES_PRINTED && used < sizeof list) {
-            used += (size_t)snprintf(list + used, sizeof list - used, "%s\"%.40s\"",
+            used += (size_t)snprintf(list + used, sizeof list - used, "%s'%.40s'",
                                      used > 0 ? ", " : "", name);
         }
     }
-    RAISE(STATUS_DATA, "no field \"%s\" (the row has %s%s; --columns FIELD=NAME selects another)",
-          field, count > 0 ? list : "no field", count > NAMES_PRINTED ? ", ..." : "");
+    RAISE(STATUS_DATA, "no field '%s' (the row has %s%s%s)", field, count > 0 ? list : "no field",
+          count > NAMES_PRINTED ? ", ..." : "", remedy);
+}
+
+status columns_raise_missing(const json_t *row, const char *field)
+{
+    return raise_missing(row, field, "; --columns FIELD=NAME selects another");
+}
+
+status columns_raise_unknown(const json_t *row, const char *field)
+{
+    return raise_missing(row, field, "");
 }
 
 /* Returns how many columns form the list of the mapping; 0 or 1: none. */

@@ -32,3 +32,6 @@ status columns_rename(const struct columns *columns, json_t *row);
 /* columns_raise_missing - raise STATUS_DATA for a missing field, with the names that the row has.
  * `field` is a name, or several with text between them. */
 status columns_raise_missing(const json_t *row, const char *field);
+
+/* columns_raise_unknown - raise the same error for a field that --columns cannot map. */
+status columns_raise_unknown(const json_t *row, const char *field);

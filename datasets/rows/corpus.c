@@ -11,6 +11,7 @@
 #include "base/input/line_reader.h"
 #include "base/log.h"
 #include "base/memory.h"
+#include "base/text.h"
 #include "base/utf8.h"
 #include "datasets/rows/csv.h"
 #include "datasets/rows/jsonl.h"
@@ -50,12 +51,12 @@ struct corpus {
 status corpus_open(const struct corpus_source *source, struct corpus **out)
 {
     *out = NULL;
-    struct corpus *c = calloc(1, sizeof *c);
-    REQUIRE(c != NULL, STATUS_INTERNAL, "out of memory for a corpus");
-    c->carry = malloc(CHUNK_BYTES);
-    if (c->carry == NULL) {
+    struct corpus *c = NULL;
+    TRY(ALLOCATE(c, 1, "a corpus"));
+    status result = ALLOCATE(c->carry, CHUNK_BYTES, "a corpus");
+    if (result != STATUS_OK) {
         free(c);
-        RAISE(STATUS_INTERNAL, "out of memory for a corpus");
+        return result;
     }
     c->source = *source;
     c->input.file = -1;
@@ -142,16 +143,11 @@ status corpus_warn_rows(const char *path, struct input *in)
     if (is_json) {
         log_warning("PLAIN-TEXT",
                     "%s begins like JSON, but is read as plain text, with its braces and names; "
-                    "name JSON Lines *.jsonl to read the field \"text\" of each row (--columns "
+                    "name JSON Lines *.jsonl to read the field 'text' of each row (--columns "
                     "text=NAME reads another field)",
                     path);
     }
     return STATUS_OK;
-}
-
-static bool is_white_space(char c)
-{
-    return c == ' ' || c == '\n' || c == '\t' || c == '\r';
 }
 
 /* Returns the position at which the chunk ends: before white space that follows a graphic
@@ -160,7 +156,7 @@ static bool is_white_space(char c)
 static size_t find_split(const char *text, size_t bytes)
 {
     for (size_t pos = bytes - 1; pos > 0; pos--) {
-        if (is_white_space(text[pos]) && isgraph((unsigned char)text[pos - 1])) {
+        if (text_is_space(text[pos]) && isgraph((unsigned char)text[pos - 1])) {
             return pos;
         }
     }
@@ -176,7 +172,7 @@ static status parse_row(struct row_reader *r, const char *text, size_t bytes, bo
 {
     json_decref(r->row);
     r->row = NULL;
-    REQUIRE(!too_long, STATUS_DATA, "longer than 64 MiB");
+    REQUIRE(!too_long, STATUS_DATA, JSONL_TOO_LONG);
     TRY(jsonl_parse(text, bytes, &r->row));
     TRY(r->columns != NULL ? columns_rename(r->columns, r->row) : STATUS_OK);
     return jsonl_get_string(r->row, "text", &r->text, &r->left);
@@ -360,8 +356,7 @@ static status read_next_chunk(struct corpus *c, struct corpus_chunk *chunk)
 status corpus_next(struct corpus *c, struct corpus_chunk *chunk)
 {
     if (chunk->text == NULL) {
-        chunk->text = malloc(CHUNK_BYTES);
-        REQUIRE(chunk->text != NULL, STATUS_INTERNAL, "out of memory for a chunk of text");
+        TRY(ALLOCATE(chunk->text, CHUNK_BYTES, "a chunk of text"));
     }
     pthread_mutex_lock(&c->lock);
     status result = read_next_chunk(c, chunk);

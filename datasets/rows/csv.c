@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/text.h"
+#include "base/text_buffer.h"
 #include "base/utf8.h"
 #include "datasets/rows/file_reader.h"
 
@@ -27,29 +28,23 @@ struct csv {
     json_t *names;  /* the field names; NULL before the first row */
     json_t *fields; /* values of the current row */
     enum field_state state;
-    char *text; /* bytes of the current field */
-    size_t bytes, capacity, row_bytes;
+    struct text_buffer text; /* the current field */
+    size_t row_bytes;
     const char *error; /* reason why the current row is bad; NULL: none */
     int64_t line, row_line;
     bool warned;  /* about quotes between tabs */
-    bool stopped; /* read no further: a row is too long, and bad rows are not skipped */
+    bool stopped; /* a row is too long, and bad rows are not skipped: stop reading */
 };
 
 static status append_byte(struct csv *c, char byte)
 {
     if (++c->row_bytes > MAX_ROW_BYTES) {
-        c->error = "longer than 64 MiB";
+        c->error = "the row is longer than 64 MiB; check its quotes";
         c->stopped = c->names == NULL || !c->bad->skip; /* the input can be endless */
         return STATUS_OK;
     }
-    if (c->bytes == c->capacity) {
-        size_t capacity = 2 * c->capacity + 256;
-        char *grown = realloc(c->text, capacity);
-        REQUIRE(grown != NULL, STATUS_INTERNAL, "out of memory for a field of %zu bytes", capacity);
-        c->text = grown;
-        c->capacity = capacity;
-    }
-    c->text[c->bytes++] = byte;
+    TRY(text_buffer_reserve(&c->text, 1));
+    c->text.bytes[c->text.count++] = byte;
     return STATUS_OK;
 }
 
@@ -57,13 +52,15 @@ static status append_byte(struct csv *c, char byte)
  * that contains doubled quotes. */
 static void warn_quotes(struct csv *c)
 {
+    const char *text = c->text.bytes;
+    size_t bytes = c->text.count;
     bool is_name = c->names == NULL, warn = is_name;
-    if (c->warned || c->bad->quiet || c->delimiter != '\t' || c->bytes < 3 || c->text[0] != '"' ||
-        c->text[c->bytes - 1] != '"') {
+    if (c->warned || c->bad->quiet || c->delimiter != '\t' || bytes < 3 || text[0] != '"' ||
+        text[bytes - 1] != '"') {
         return;
     }
-    for (size_t i = 1; i + 2 < c->bytes && !warn; i++) {
-        warn = c->text[i] == '"' && c->text[i + 1] == '"';
+    for (size_t i = 1; i + 2 < bytes && !warn; i++) {
+        warn = text[i] == '"' && text[i + 1] == '"';
     }
     if (warn) {
         c->warned = true;
@@ -81,14 +78,14 @@ static status end_field(struct csv *c)
     if (c->fields == NULL) {
         c->fields = json_array();
     }
-    json_t *text = json_stringn(c->text != NULL ? c->text : "", c->bytes);
+    json_t *text = json_stringn(c->text.bytes != NULL ? c->text.bytes : "", c->text.count);
     if (text == NULL) {
         c->error = "not valid UTF-8; " UTF8_REMEDY;
         text = json_string("");
     }
     int failed = json_array_append_new(c->fields, text);
     REQUIRE(failed == 0, STATUS_INTERNAL, "out of memory for a row of fields");
-    c->bytes = 0;
+    c->text.count = 0;
     c->state = FIELD_START;
     return STATUS_OK;
 }
@@ -101,7 +98,7 @@ static status check_names(const struct csv *c, json_t *seen)
         REQUIRE(name[0] != '\0', STATUS_DATA, "%s:%" PRId64 ": field %zu has no name", c->path,
                 c->row_line, i + 1);
         REQUIRE(json_object_get(seen, name) == NULL, STATUS_DATA,
-                "%s:%" PRId64 ": two fields have the name \"%.200s\"", c->path, c->row_line, name);
+                "%s:%" PRId64 ": two fields have the name '%.200s'", c->path, c->row_line, name);
         int failed = json_object_set_new(seen, name, json_null());
         REQUIRE(failed == 0, STATUS_INTERNAL, "out of memory for the names of the fields");
     }
@@ -151,8 +148,9 @@ static status use_row(struct csv *c)
 
 static status end_row(struct csv *c)
 {
-    if (c->state == IN_UNQUOTED && c->bytes > 0 && c->text[c->bytes - 1] == '\r') {
-        c->bytes--; /* of CRLF; the last row may end without its LF */
+    struct text_buffer *text = &c->text;
+    if (c->state == IN_UNQUOTED && text->count > 0 && text->bytes[text->count - 1] == '\r') {
+        text->count--; /* of CRLF; the last row may end without its LF */
         c->row_bytes--;
     }
     TRY(end_field(c));
@@ -302,7 +300,7 @@ void csv_close(struct csv **c)
     if (*c != NULL) {
         json_decref((*c)->names);
         json_decref((*c)->fields);
-        free((*c)->text);
+        text_buffer_free(&(*c)->text);
         free((*c)->buffer);
         free(*c);
         *c = NULL;

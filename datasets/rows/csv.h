@@ -3,9 +3,9 @@
  * strings. The row callback is the same as for JSON Lines.
  *
  * A quoted field may contain delimiters, line ends and doubled quotes. Between tabs, a quote is an
- * ordinary character, as in the files of GLUE: a single one would otherwise join lines.
- * Lines end with LF or CRLF; empty lines are skipped. The text is UTF-8; a byte order mark at the
- * beginning of the file is skipped. */
+ * ordinary character, as in the files of GLUE: a single one would otherwise join lines. Lines end
+ * with LF or CRLF; empty lines are skipped. The text is UTF-8; a byte order mark at the beginning
+ * of the file is skipped. */
 #pragma once
 
 #include "datasets/rows/file_reader.h"
@@ -16,9 +16,9 @@
  * delimiter '\0': a tab if the name ends in .tsv, otherwise the most frequent one of comma,
  * semicolon and tab in the first line, outside of quotes.
  *
- * A row is bad if its field count differs from that of the first row, if it is not UTF-8, or if
- * `use` rejects it (see jsonl_read). Where fields can be quoted, it is also bad if it has a quote
- * inside an unquoted field or text after a quoted one, or if the file ends inside quotes.
+ * A row is bad if its field count differs from the first row, if it is not UTF-8, or if `use`
+ * rejects it (see jsonl_read). Where fields can be quoted, it is also bad if it has a quote inside
+ * an unquoted field or text after a quoted one, or if the file ends inside quotes.
  *
  * Units     adds the file's size in bytes to *bytes; row->line is the line on which the row begins
  * Memory    the largest row (at most 64 MiB)

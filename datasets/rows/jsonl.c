@@ -5,6 +5,8 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "base/memory.h"
+#include "base/text.h"
 #include "base/text_buffer.h"
 #include "base/utf8.h"
 #include "datasets/rows/columns.h"
@@ -20,7 +22,7 @@ struct line_splitter {
     void *user;
     struct text_buffer text;
     bool too_long; /* discard the rest of the line */
-    bool stopped;  /* read no further: a line is too long, and bad rows are not skipped */
+    bool stopped;  /* a line is too long, and bad rows are not skipped: stop reading */
     int64_t line;  /* from 1 */
 };
 
@@ -59,7 +61,7 @@ static status append_to_line(struct line_splitter *l, const char *text, size_t b
 static bool is_blank_line(const struct line_splitter *l)
 {
     for (size_t i = 0; i < l->text.count; i++) {
-        if (strchr(" \t\r", l->text.bytes[i]) == NULL || l->text.bytes[i] == '\0') {
+        if (!text_is_space(l->text.bytes[i])) {
             return false;
         }
     }
@@ -71,9 +73,18 @@ bool jsonl_has_extension(const char *path)
     return input_has_suffix(path, ".jsonl") || input_has_suffix(path, ".ndjson");
 }
 
-static bool is_space(char c)
+/* Returns whether the text is a line of a CoNLL file: columns between white space. The last one is
+ * a label such as O or B-PER. */
+static bool is_conll(const char *text, size_t bytes)
 {
-    return c == ' ' || c == '\t' || c == '\r' || c == '\n';
+    size_t last = bytes;
+    while (last > 0 && !text_is_space(text[last - 1])) {
+        last--;
+    }
+    const char *label = text + last;
+    size_t length = bytes - last;
+    return last > 0 && ((length == 1 && label[0] == 'O') ||
+                        (length > 2 && strchr("BIES", label[0]) != NULL && label[1] == '-'));
 }
 
 static const char *get_remedy(const char *text, size_t bytes, const json_error_t *error)
@@ -81,15 +92,18 @@ static const char *get_remedy(const char *text, size_t bytes, const json_error_t
     if (json_error_code(error) == json_error_invalid_utf8) {
         return "; " UTF8_REMEDY;
     }
-    while (bytes > 0 && is_space(text[0])) {
+    while (bytes > 0 && text_is_space(text[0])) {
         text++;
         bytes--;
     }
-    while (bytes > 0 && is_space(text[bytes - 1])) {
+    while (bytes > 0 && text_is_space(text[bytes - 1])) {
         bytes--;
     }
     if (bytes > 0 && text[0] != '{') {
-        return "; the input must be JSON Lines, one object per line";
+        return is_conll(text, bytes)
+                   ? "; this looks like CoNLL, one word and its label per line: write one sentence "
+                     "per line, {\"tokens\": [\"Ada\", \"sleeps\"], \"labels\": [\"B-PER\", \"O\"]}"
+                   : "; the input must be JSON Lines, one object per line";
     }
     return bytes == 1 ? "; write one object per line, for example with `jq -c .`" : "";
 }
@@ -98,7 +112,7 @@ status jsonl_parse(const char *text, size_t bytes, json_t **out)
 {
     json_error_t error;
     *out = NULL;
-    REQUIRE(bytes <= MAX_ROW_BYTES, STATUS_DATA, "longer than 64 MiB");
+    REQUIRE(bytes <= MAX_ROW_BYTES, STATUS_DATA, JSONL_TOO_LONG);
     *out =
         json_loadb(text, bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL | JSON_DECODE_ANY, &error);
     REQUIRE(*out != NULL, STATUS_DATA, "column %d: not valid JSON: %s%s", error.column, error.text,
@@ -169,8 +183,8 @@ status jsonl_read_open(struct file_reader *r, struct jsonl_bad_rows *bad, int64_
                        status (*use)(void *user, struct jsonl_row *row), void *user)
 {
     struct line_splitter lines = {.path = r->path, .bad = bad, .use = use, .user = user, .line = 1};
-    char *buffer = malloc(READ_BYTES);
-    REQUIRE(buffer != NULL, STATUS_INTERNAL, "out of memory while reading %s", r->path);
+    char *buffer = NULL;
+    TRY(ALLOCATE(buffer, READ_BYTES, r->path));
     status result = read_lines(&lines, r, buffer);
     *bytes += r->bytes;
     text_buffer_free(&lines.text);
@@ -192,7 +206,7 @@ status jsonl_get_string(const json_t *row, const char *field, const char **text,
 {
     const json_t *value = json_object_get(row, field);
     TRY(value != NULL ? STATUS_OK : columns_raise_missing(row, field));
-    REQUIRE(json_is_string(value), STATUS_DATA, "the field \"%s\" is not a string", field);
+    REQUIRE(json_is_string(value), STATUS_DATA, "the field '%s' is not a string", field);
     *text = json_string_value(value);
     *bytes = json_string_length(value);
     return STATUS_OK;

@@ -1,7 +1,7 @@
 /* JSON Lines reader: one JSON object per line. It calls a function for each row.
  *
- * Every prepare command reports unusable rows ("bad rows") through struct jsonl_bad_rows.
- * Lines of white space are skipped. */
+ * Every prepare command reports unusable rows ("bad rows") through struct jsonl_bad_rows. Lines of
+ * white space are skipped. */
 #pragma once
 
 #include <stdbool.h>
@@ -12,6 +12,9 @@
 
 #include "base/status.h"
 #include "datasets/rows/file_reader.h"
+
+/* The message about a row that is too long. */
+#define JSONL_TOO_LONG "the row is longer than 64 MiB; check that each line holds one object"
 
 struct jsonl_row {
     const char *path;
@@ -36,8 +39,8 @@ struct jsonl_bad_rows {
 
 /* jsonl_report_bad_row - skip or reject a row; the pending STATUS_DATA error is the reason.
  *
- * With bad->skip it logs a warning (for the first ten rows), increments bad->count and returns
- * STATUS_OK.
+ * With bad->skip it logs a warning (for the first ten rows), increments bad->count and
+ * returns STATUS_OK.
  *
  * Errors    STATUS_DATA: file, line, reason, and after a good row the option that skips bad rows */
 status jsonl_report_bad_row(struct jsonl_bad_rows *bad, const char *path, int64_t line);
@@ -45,8 +48,8 @@ status jsonl_report_bad_row(struct jsonl_bad_rows *bad, const char *path, int64_
 /* jsonl_read - call `use` for every row of a file, in order.
  *
  * A row is bad if it is not a JSON object or if `use` raises STATUS_DATA. The message of `use`
- * holds only the reason; this function adds the file and the line. Any other error ends the read
- * unchanged, and so does STATUS_DATA with row->fatal.
+ * holds only the reason; this function adds the file and the line. Any other error, and STATUS_DATA
+ * with row->fatal, ends the read and is returned unchanged.
  *
  * Units     adds the file's size in bytes to *bytes
  * Memory    the largest row (at most 64 MiB) and its parsed form

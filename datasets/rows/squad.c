@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/text.h"
 
 enum {
     READ_BYTES = 256 << 10,
@@ -41,7 +42,7 @@ struct squad {
 
 static size_t skip_space(const char *text, size_t bytes, size_t at)
 {
-    while (at < bytes && strchr(" \t\r\n", text[at]) != NULL && text[at] != '\0') {
+    while (at < bytes && text_is_space(text[at])) {
         at++;
     }
     return at;
@@ -101,8 +102,8 @@ static status convert_answers(const json_t *answers, json_t **out)
         json_t *text = json_object_get(json_array_get(answers, i), "text");
         json_t *start = json_object_get(json_array_get(answers, i), "answer_start");
         if (text == NULL || start == NULL) {
-            result = RAISE_STATUS(STATUS_DATA, "answer %zu has no \"text\" or no \"answer_start\"",
-                                  i + 1);
+            result =
+                RAISE_STATUS(STATUS_DATA, "answer %zu has no 'text' or no 'answer_start'", i + 1);
         }
         failed |= json_array_append(texts, text) | json_array_append(starts, start);
     }
@@ -118,7 +119,7 @@ static status make_row(const json_t *question, json_t *context, json_t **out)
     static const char *const names[] = {"id", "question"};
     json_t *answers = json_object_get(question, "answers"), *converted = NULL;
     REQUIRE(json_is_object(question) && json_is_array(answers), STATUS_DATA,
-            "no list \"answers\"; without an answer in the context it must be empty");
+            "no list 'answers'; without an answer in the context it must be empty");
     *out = json_object();
     int failed = *out == NULL || json_object_set(*out, "context", context) != 0;
     for (int i = 0; i < COUNT(names); i++) {
@@ -165,7 +166,7 @@ static status use_paragraph(struct squad *s)
     json_t *context = json_object_get(paragraph, "context");
     const json_t *questions = json_object_get(paragraph, "qas");
     if (result == STATUS_OK && (context == NULL || !json_is_array(questions))) {
-        result = RAISE_STATUS(STATUS_DATA, "a paragraph without \"context\" or a list \"qas\"");
+        result = RAISE_STATUS(STATUS_DATA, "a paragraph without 'context' or a list 'qas'");
     }
     if (result == STATUS_DATA) {
         result = jsonl_report_bad_row(s->bad, s->path, s->paragraph_line);

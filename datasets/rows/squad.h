@@ -1,6 +1,6 @@
 /* Reader of SQuAD's own JSON (versions 1.1 and 2.0): {"data": [{"paragraphs": [{"context": ...,
- * "qas": [{"id", "question", "answers": [{"text", "answer_start"}]}]}]}]}. Other fields are
- * ignored.
+ * "qas": [{"id", "question", "answers": [{"text", "answer_start"}]}]}]}]}. Other fields
+ * are ignored.
  *
  * Each question becomes a row, as in the data set of the Hugging Face Hub: "id", "question",
  * "context" and "answers" with the lists "text" and "answer_start". The file is read in blocks, one

@@ -62,8 +62,7 @@ static status visit_line(void *user, const char *line, size_t bytes)
 static status get_text(const json_t *row, const char *field, const char **text, size_t *bytes)
 {
     TRY(jsonl_get_string(row, field, text, bytes));
-    REQUIRE(strlen(*text) == *bytes, STATUS_DATA, "the field \"%s\" contains a NUL character",
-            field);
+    REQUIRE(strlen(*text) == *bytes, STATUS_DATA, "the field '%s' contains a NUL character", field);
     return STATUS_OK;
 }
 
@@ -76,20 +75,29 @@ static status write_part(FILE *line, const char *lead, const char *text)
     return STATUS_OK;
 }
 
+/* Writes an element of a list after a tab. */
+static status write_element(FILE *line, const json_t *element, const char *field, size_t i)
+{
+    const char *text = json_string_value(element);
+    REQUIRE(text != NULL && text[0] != '\0' && strlen(text) == json_string_length(element),
+            STATUS_DATA,
+            "the field '%s': element %zu is not a string, is empty, or contains a NUL character",
+            field, i);
+    return write_part(line, "\t", text);
+}
+
 static status write_list(FILE *line, const json_t *row, const char *field, const char *text)
 {
     const json_t *list = json_object_get(row, field), *element;
     size_t i;
     TRY(list != NULL ? STATUS_OK : columns_raise_missing(row, field));
     REQUIRE(json_is_array(list), STATUS_DATA,
-            "the field \"%s\" is not a list; if each text has a column, write --columns %s=A,%s=B",
+            "the field '%s' is not a list; if each text has a column, write --columns %s=A,%s=B",
             field, field, field);
     TRY(write_part(line, "", text));
     json_array_foreach(list, i, element)
     {
-        REQUIRE(json_is_string(element) && strlen(json_string_value(element)) > 0, STATUS_DATA,
-                "the field \"%s\": element %zu is not a text, or is empty", field, i);
-        TRY(write_part(line, "\t", json_string_value(element)));
+        TRY(write_element(line, element, field, i));
     }
     return STATUS_OK;
 }

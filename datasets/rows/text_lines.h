@@ -29,15 +29,15 @@ typedef status (*text_lines_visit)(void *user, const char *text, size_t bytes, c
  *
  * Errors    the first error of visit, which stops the reading; "file:line: " is put before the
  *           message of a STATUS_DATA. STATUS_USAGE for `columns`; STATUS_DATA for a row that is
- *           invalid, lacks a field, or has a NUL character in it; those of line_reader_read */
+ *           invalid, lacks a field, or has a NUL character in it; as line_reader_read */
 status text_lines_read(const struct text_lines *source, text_lines_visit visit, void *user);
 
 /* text_lines_read_rows - call use for each row of a file.
  *
- * `path` and `columns` have the meaning of those in struct text_lines. If columns is NULL, the
+ * `path` and `columns` have the same meaning as in struct text_lines. If columns is NULL, the
  * fields keep their names.
  *
  * Errors    the first error of use, which stops the reading; "file:line: " is put before the
- *           message of a STATUS_DATA; STATUS_USAGE for `columns`; those of row_file_read */
+ *           message of a STATUS_DATA; STATUS_USAGE for `columns`; as row_file_read */
 status text_lines_read_rows(const char *path, const char *columns,
                             status (*use)(void *user, struct jsonl_row *row), void *user);

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
+
 #define MAX_REPLACEMENT_BYTES ((size_t)1024)
 #define HEADER_BYTES ((size_t)4)
 
@@ -39,18 +41,18 @@ status charsmap_open(struct charsmap *map, const uint8_t *data, size_t bytes, co
             path, bytes, trie_bytes);
     map->count = trie_bytes / 4;
     map->replacement_bytes = bytes - HEADER_BYTES - trie_bytes;
-    map->units = malloc(trie_bytes + 1);
-    map->replacements = malloc(map->replacement_bytes + 1);
-    if (map->units == NULL || map->replacements == NULL) {
+    status result = ALLOCATE(map->units, map->count + 1, "a character map");
+    KEEP_FIRST(result, ALLOCATE(map->replacements, map->replacement_bytes + 1, "a character map"));
+    if (result != STATUS_OK) {
         charsmap_close(map);
-        RAISE(STATUS_INTERNAL, "out of memory for a character map of %zu bytes", bytes);
+        return result;
     }
     for (size_t i = 0; i < map->count; i++) {
         map->units[i] = read_word(data + HEADER_BYTES + 4 * i);
     }
     memcpy(map->replacements, data + HEADER_BYTES + trie_bytes, map->replacement_bytes);
     map->replacements[map->replacement_bytes] = '\0';
-    status result = check_replacements(map, path);
+    result = check_replacements(map, path);
     if (result != STATUS_OK) {
         charsmap_close(map);
     }
@@ -68,9 +70,7 @@ status charsmap_data(const struct charsmap *map, uint8_t **out, size_t *out_byte
 {
     size_t trie_bytes = 4 * map->count;
     *out_bytes = map->count > 0 ? HEADER_BYTES + trie_bytes + map->replacement_bytes : 0;
-    *out = malloc(*out_bytes + 1);
-    REQUIRE(*out != NULL, STATUS_INTERNAL, "out of memory for a character map of %zu bytes",
-            *out_bytes);
+    TRY(ALLOCATE(*out, *out_bytes + 1, "a character map"));
     if (*out_bytes > 0) {
         write_word(*out, (uint32_t)trie_bytes);
         for (size_t i = 0; i < map->count; i++) {

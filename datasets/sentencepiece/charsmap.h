@@ -1,4 +1,5 @@
-/* The precompiled character map of SentencePiece: replacements of strings, such as those of NFKC.
+/* The precompiled character map of SentencePiece: replacements of strings, for example the
+ * replacements of NFKC.
  *
  * The data is the number of bytes of a double array (uint32, little-endian), the double array, and
  * the replacements, each with a NUL at its end. The double array is a trie in the format of
@@ -8,8 +9,8 @@
  *     bit 8             the unit has a value: it is the child for the byte 0
  *     bits 9-30         the offset: bits 10-30, shifted left by 8 if bit 9 is set
  *
- * The child of unit u for byte c is at u ^ offset(u) ^ c. A value is a position in the
- * replacements.
+ * The child of unit u for byte c is at u ^ offset(u) ^ c. A value is a position in
+ * the replacements.
  *
  * Source    Yata 2008, darts-clone; Kudo, Richardson 2018, arXiv:1808.06226, section 3.3 */
 #pragma once

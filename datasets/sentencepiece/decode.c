@@ -1,8 +1,8 @@
 /* Decodes the ids of a SentencePiece model to text. */
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "base/utf8.h"
 #include "datasets/sentencepiece/sentencepiece_impl.h"
 
@@ -41,7 +41,7 @@ static void end_bytes(struct piece_decoder *d)
 }
 
 /* Writes a piece with U+2581 replaced by a space. At the start of the text one such character is
- * removed, or that of several pieces if the model removes repeated spaces. */
+ * removed. If the model removes repeated spaces, every piece loses one until text appears. */
 static void append_piece(struct piece_decoder *d, const struct sentencepiece_piece *piece)
 {
     const size_t mark = strlen(SENTENCEPIECE_SPACE);
@@ -87,15 +87,12 @@ status sentencepiece_decode(const struct sentencepiece *s, const int32_t *ids, i
         const struct sentencepiece_piece *piece = &s->pieces[ids[i]];
         bytes += piece->type == SENTENCEPIECE_UNKNOWN ? unknown_bytes : piece->bytes;
     }
-    struct piece_decoder d = {.s = s,
-                              .skip_control = skip_control,
-                              .text = malloc(bytes + 1),
-                              .bytes = malloc((size_t)count + 1),
-                              .at_start = !continued};
-    if (d.text == NULL || d.bytes == NULL) {
+    struct piece_decoder d = {.s = s, .skip_control = skip_control, .at_start = !continued};
+    TRY(ALLOCATE(d.text, bytes + 1, "a text"));
+    status result = ALLOCATE(d.bytes, (size_t)count + 1, "a text");
+    if (result != STATUS_OK) {
         free(d.text);
-        free(d.bytes);
-        RAISE(STATUS_INTERNAL, "out of memory for %zu bytes of text", bytes);
+        return result;
     }
     for (int64_t i = 0; i < count; i++) {
         decode_id(&d, ids[i]);

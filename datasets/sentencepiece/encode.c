@@ -1,8 +1,8 @@
 /* Encodes text with a SentencePiece model: normalization, then Unigram or BPE. */
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "datasets/sentencepiece/sentencepiece_impl.h"
 
 void sentencepiece_emit(const struct sentencepiece *s, int32_t id, const char *text, size_t bytes,
@@ -23,8 +23,8 @@ void sentencepiece_emit(const struct sentencepiece *s, int32_t id, const char *t
     }
 }
 
-/* Writes the end offsets of the pieces on the best path, the last piece first. Returns their
- * number. */
+/* Writes the end offsets of the pieces on the best path, the last piece first. Returns
+ * their number. */
 static int64_t list_ends(const struct unigram_step *steps, size_t bytes, uint32_t *ends)
 {
     int64_t count = 0;
@@ -37,11 +37,11 @@ static int64_t list_ends(const struct unigram_step *steps, size_t bytes, uint32_
 static status encode_unigram(const struct sentencepiece *s, const char *text, size_t bytes,
                              struct sentencepiece_output *out)
 {
-    struct unigram_step *steps = malloc((bytes + 1) * sizeof *steps);
-    uint32_t *ends = malloc((bytes + 1) * sizeof *ends);
+    struct unigram_step *steps = NULL;
+    uint32_t *ends = NULL;
     status result = STATUS_OK;
-    REQUIRE_GOTO(result, done, steps != NULL && ends != NULL, STATUS_INTERNAL,
-                 "out of memory for a text of %zu bytes", bytes);
+    TRY_GOTO(result, done, GROW(steps, bytes + 1, "a text"));
+    TRY_GOTO(result, done, GROW(ends, bytes + 1, "a text"));
     unigram_find_path(&s->unigram, text, bytes, steps);
     for (int64_t i = list_ends(steps, bytes, ends) - 1; i >= 0; i--) {
         const struct unigram_step *step = &steps[ends[i]];

@@ -6,10 +6,11 @@
  * the end it is divided again into the two symbols that formed it.
  *
  * Source    Sennrich, Haddow, Birch 2016, arXiv:1508.07909; Kudo, Richardson 2018 */
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/heap.h"
+#include "base/memory.h"
 #include "base/utf8.h"
 #include "datasets/sentencepiece/sentencepiece_impl.h"
 
@@ -33,53 +34,28 @@ struct merger {
     const char *text;
     struct merge_symbol *symbols;
     struct merge_pair *heap; /* the best pair first */
-    size_t heap_count, heap_capacity;
+    int64_t heap_count, heap_capacity;
     struct text_map splits; /* unused piece -> bytes of its left part */
 };
 
-static bool is_better(const struct merge_pair *a, const struct merge_pair *b)
+static bool is_better(const void *first, const void *second)
 {
+    const struct merge_pair *a = first, *b = second;
     return a->score > b->score || (a->score == b->score && a->left < b->left);
 }
 
 static status push_pair(struct merger *m, struct merge_pair pair)
 {
-    if (m->heap_count == m->heap_capacity) {
-        size_t capacity = 2 * m->heap_capacity + 64;
-        struct merge_pair *heap = realloc(m->heap, capacity * sizeof *heap);
-        REQUIRE(heap != NULL, STATUS_INTERNAL, "out of memory for %zu pairs of symbols", capacity);
-        m->heap = heap;
-        m->heap_capacity = capacity;
-    }
-    size_t pos = m->heap_count++;
-    while (pos > 0 && is_better(&pair, &m->heap[(pos - 1) / 2])) {
-        m->heap[pos] = m->heap[(pos - 1) / 2];
-        pos = (pos - 1) / 2;
-    }
-    m->heap[pos] = pair;
+    TRY(RESERVE(m->heap, m->heap_capacity, m->heap_count + 1, "pairs of symbols"));
+    heap_push(m->heap, m->heap_count++, &pair, sizeof pair, is_better);
     return STATUS_OK;
 }
 
 static struct merge_pair pop_pair(struct merger *m)
 {
-    struct merge_pair top = m->heap[0], last = m->heap[--m->heap_count];
-    size_t pos = 0;
-    for (;;) {
-        size_t child = 2 * pos + 1;
-        if (child >= m->heap_count) {
-            break;
-        }
-        if (child + 1 < m->heap_count && is_better(&m->heap[child + 1], &m->heap[child])) {
-            child++;
-        }
-        if (!is_better(&m->heap[child], &last)) {
-            break;
-        }
-        m->heap[pos] = m->heap[child];
-        pos = child;
-    }
-    m->heap[pos] = last;
-    return top;
+    struct merge_pair pair;
+    heap_pop(m->heap, m->heap_count--, &pair, sizeof pair, is_better);
+    return pair;
 }
 
 /* Adds the pair of these symbols to the heap if it is a piece. */
@@ -143,8 +119,8 @@ static status join_pairs(struct merger *m)
     return STATUS_OK;
 }
 
-/* Writes the ids of a symbol; divides an unused piece. An unused piece that was not joined is
- * unknown. */
+/* Writes the ids of a symbol; divides an unused piece. An unused piece that was not joined
+ * is unknown. */
 static void emit_symbol(const struct merger *m, const char *text, size_t bytes, int depth,
                         struct sentencepiece_output *out)
 {
@@ -166,10 +142,9 @@ static void emit_symbol(const struct merger *m, const char *text, size_t bytes, 
 status sentencepiece_merge(const struct sentencepiece *s, const char *text, size_t bytes,
                            struct sentencepiece_output *out)
 {
-    struct merger m = {.s = s, .text = text, .symbols = malloc(bytes * sizeof *m.symbols)};
+    struct merger m = {.s = s, .text = text};
     status result = STATUS_OK;
-    REQUIRE_GOTO(result, done, m.symbols != NULL, STATUS_INTERNAL,
-                 "out of memory for a text of %zu bytes", bytes);
+    TRY_GOTO(result, done, GROW(m.symbols, bytes, "a text"));
     int32_t symbols = split_text(&m, bytes);
     for (int32_t i = 1; i < symbols; i++) {
         TRY_GOTO(result, done, add_pair(&m, i - 1, i));

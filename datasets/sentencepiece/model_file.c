@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "base/utf8.h"
 #include "datasets/sentencepiece/sentencepiece_impl.h"
 #include "sentencepiece_model.pb-c.h"
@@ -109,8 +110,7 @@ static status read_pieces(const struct model_reader *r, const model_proto *m)
     struct sentencepiece *s = r->s;
     NEED(r, m->n_pieces > 0 && m->n_pieces <= MAX_PIECES,
          "it has %zu pieces; 1 to %zu are supported", m->n_pieces, MAX_PIECES);
-    s->pieces = calloc(m->n_pieces, sizeof *s->pieces);
-    REQUIRE(s->pieces != NULL, STATUS_INTERNAL, "out of memory for %zu pieces", m->n_pieces);
+    TRY(ALLOCATE(s->pieces, m->n_pieces, "pieces"));
     s->count = (int64_t)m->n_pieces;
     for (int32_t id = 0; id < s->count; id++) {
         TRY(read_piece(r, m->pieces[id], id));
@@ -174,8 +174,8 @@ static status read_normalizer(const struct model_reader *r, const normalizer_pro
 static status build_trie(const struct sentencepiece *s, bool only_user_defined,
                          struct piece_trie *trie)
 {
-    struct piece_key *keys = malloc(((size_t)s->count + 1) * sizeof *keys);
-    REQUIRE(keys != NULL, STATUS_INTERNAL, "out of memory for %" PRId64 " pieces", s->count);
+    struct piece_key *keys = NULL;
+    TRY(ALLOCATE(keys, (size_t)s->count + 1, "the pieces of a model"));
     int64_t count = 0;
     for (int32_t id = 0; id < s->count; id++) {
         const struct sentencepiece_piece *p = &s->pieces[id];
@@ -194,10 +194,8 @@ static status build_unigram(struct sentencepiece *s)
     struct unigram *u = &s->unigram;
     float lowest = FLT_MAX;
     TRY(build_trie(s, false, &u->trie));
-    u->scores = calloc((size_t)s->count, sizeof *u->scores);
-    u->is_user_defined = calloc((size_t)s->count, sizeof *u->is_user_defined);
-    REQUIRE(u->scores != NULL && u->is_user_defined != NULL, STATUS_INTERNAL,
-            "out of memory for %" PRId64 " scores", s->count);
+    TRY(ALLOCATE(u->scores, s->count, "the scores of pieces"));
+    TRY(ALLOCATE(u->is_user_defined, s->count, "the flags of pieces"));
     for (int64_t id = 0; id < s->count; id++) {
         u->scores[id] = s->pieces[id].score;
         u->is_user_defined[id] = s->pieces[id].type == SENTENCEPIECE_USER_DEFINED;
@@ -282,13 +280,12 @@ static status check_fields(const struct model_reader *r, const char *data, size_
 
 static status create_model(const char *data, size_t bytes, struct sentencepiece **out)
 {
-    struct sentencepiece *s = calloc(1, sizeof *s);
-    REQUIRE(s != NULL, STATUS_INTERNAL, "out of memory for a tokenizer");
+    struct sentencepiece *s = NULL;
+    TRY(ALLOCATE(s, 1, "a tokenizer"));
     *out = s;
     s->unknown = s->bos = s->eos = -1;
     memset(s->byte_ids, 0xff, sizeof s->byte_ids);
-    s->data = malloc(bytes + 1);
-    REQUIRE(s->data != NULL, STATUS_INTERNAL, "out of memory for %zu bytes of a model", bytes);
+    TRY(ALLOCATE(s->data, bytes + 1, "a model"));
     memcpy(s->data, data, bytes);
     s->data_bytes = bytes;
     return STATUS_OK;
@@ -357,8 +354,8 @@ static bool set_control(const struct sentencepiece *s, model_proto *m, char *tex
 static status pack_and_open(const model_proto *m, const char *path, struct sentencepiece **out)
 {
     size_t bytes = piece_file__model_proto__get_packed_size(m);
-    uint8_t *data = malloc(bytes + 1);
-    REQUIRE(data != NULL, STATUS_INTERNAL, "out of memory for %zu bytes of a model", bytes);
+    uint8_t *data = NULL;
+    TRY(ALLOCATE(data, bytes + 1, "a model"));
     piece_file__model_proto__pack(m, data);
     status result = sentencepiece_open((const char *)data, bytes, path, out);
     free(data);
@@ -370,11 +367,12 @@ status sentencepiece_add_control(const struct sentencepiece *s, char *const *tex
 {
     *out = NULL;
     model_proto *m = piece_file__model_proto__unpack(NULL, s->data_bytes, (const uint8_t *)s->data);
-    piece_proto *added = calloc((size_t)count + 1, sizeof *added);
-    piece_proto **all = calloc((size_t)s->count + (size_t)count + 1, sizeof *all);
+    piece_proto *added = NULL, **all = NULL;
     status result = STATUS_OK;
-    REQUIRE_GOTO(result, done, m != NULL && added != NULL && all != NULL, STATUS_INTERNAL,
-                 "out of memory for %d added tokens", count);
+    REQUIRE_GOTO(result, done, m != NULL, STATUS_INTERNAL, "out of memory for %d added tokens",
+                 count);
+    TRY_GOTO(result, done, ALLOCATE(added, (size_t)count + 1, "added tokens"));
+    TRY_GOTO(result, done, ALLOCATE(all, (size_t)s->count + (size_t)count + 1, "added tokens"));
     piece_proto **read = m->pieces;
     memcpy(all, read, m->n_pieces * sizeof *all);
     size_t total = m->n_pieces, first = total;
@@ -487,12 +485,11 @@ status sentencepiece_create(const struct sentencepiece_design *d, const char *pa
     model_proto m = PIECE_FILE__MODEL_PROTO__INIT;
     trainer_proto trainer = PIECE_FILE__TRAINER_SPEC__INIT;
     normalizer_proto normalizer = PIECE_FILE__NORMALIZER_SPEC__INIT;
-    piece_proto *all = calloc((size_t)d->count + 1, sizeof *all);
-    piece_proto **list = calloc((size_t)d->count + 1, sizeof *list);
+    piece_proto *all = NULL, **list = NULL;
     status result = STATUS_OK;
     *out = NULL;
-    REQUIRE_GOTO(result, done, all != NULL && list != NULL, STATUS_INTERNAL,
-                 "out of memory for the pieces of %s", path);
+    TRY_GOTO(result, done, ALLOCATE(all, (size_t)d->count + 1, path));
+    TRY_GOTO(result, done, ALLOCATE(list, (size_t)d->count + 1, path));
     trainer.has_model_type = trainer.has_byte_fallback = true;
     trainer.model_type = d->is_bpe ? PIECE_FILE__TRAINER_SPEC__MODEL_TYPE__BPE
                                    : PIECE_FILE__TRAINER_SPEC__MODEL_TYPE__UNIGRAM;

@@ -1,19 +1,19 @@
 /* Normalizes a text as SentencePiece does: replaces strings by the character map, removes leading,
  * trailing and repeated spaces, writes spaces as U+2581, and adds one space before (or after) the
  * text. User-defined pieces remain as they are. */
-#include <stdlib.h>
 #include <string.h>
 
+#include "base/text_buffer.h"
 #include "base/utf8.h"
 #include "datasets/sentencepiece/sentencepiece_impl.h"
 
 #define REPLACEMENT_CHARACTER "\xef\xbf\xbd"
+#define MAX_BYTES ((size_t)INT32_MAX) /* positions in the text are 32-bit integers */
 
 /* The output, and the options of this text. */
 struct normal_text {
     const struct sentencepiece *s;
-    char *data;
-    size_t bytes, capacity;
+    struct text_buffer text;
     bool after_space; /* spaces are removed here */
 };
 
@@ -26,18 +26,9 @@ struct normal_part {
 
 static status append_text(struct normal_text *n, const char *text, size_t bytes)
 {
-    if (n->capacity - n->bytes < bytes) {
-        size_t capacity = n->capacity + n->capacity / 2 + bytes + 64;
-        REQUIRE(capacity < INT32_MAX, STATUS_DATA,
-                "the normalized text has more than %zu bytes; split it", n->bytes);
-        char *data = realloc(n->data, capacity);
-        REQUIRE(data != NULL, STATUS_INTERNAL, "out of memory for %zu bytes of text", capacity);
-        n->data = data;
-        n->capacity = capacity;
-    }
-    memcpy(n->data + n->bytes, text, bytes);
-    n->bytes += bytes;
-    return STATUS_OK;
+    REQUIRE(n->text.count + bytes < MAX_BYTES, STATUS_DATA,
+            "the normalized text has more than %zu bytes; split it", n->text.count);
+    return text_buffer_append(&n->text, text, bytes);
 }
 
 static const char *get_space(const struct sentencepiece *s)
@@ -100,8 +91,10 @@ static void remove_trailing_spaces(struct normal_text *n)
 {
     const char *space = get_space(n->s);
     size_t length = strlen(space);
-    while (n->bytes >= length && memcmp(n->data + n->bytes - length, space, length) == 0) {
-        n->bytes -= length;
+    struct text_buffer *text = &n->text;
+    while (text->count >= length &&
+           memcmp(text->bytes + text->count - length, space, length) == 0) {
+        text->count -= length;
     }
 }
 
@@ -146,10 +139,9 @@ status sentencepiece_normalize(const struct sentencepiece *s, const char *text, 
     status result = normalize_text(&n, text, bytes, continued);
     KEEP_FIRST(result, append_text(&n, "", 1));
     if (result != STATUS_OK) {
-        free(n.data);
-        n = (struct normal_text){.bytes = 1};
+        text_buffer_free(&n.text);
     }
-    *out = n.data;
-    *out_bytes = n.bytes - 1;
+    *out = n.text.bytes;
+    *out_bytes = result == STATUS_OK ? n.text.count - 1 : 0;
     return result;
 }

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
+
 /* The keys [low, high) that begin with the string of a node. */
 struct key_range {
     int64_t low, high;
@@ -17,8 +19,8 @@ static int compare_keys(const void *a, const void *b)
     return difference != 0 ? difference : (x->bytes > y->bytes) - (x->bytes < y->bytes);
 }
 
-/* Returns the number of nodes: each key adds those after its longest prefix that it shares with the
- * key before it. */
+/* Returns the number of nodes. Each key adds the nodes after the prefix that it shares with the key
+ * before it. */
 static uint64_t count_nodes(const struct piece_key *keys, int64_t count)
 {
     uint64_t nodes = 1;
@@ -63,13 +65,14 @@ status piece_trie_build(struct piece_trie *t, struct piece_key *keys, int64_t co
     uint64_t nodes = count_nodes(keys, count);
     REQUIRE(nodes < UINT32_MAX, STATUS_DATA, "the pieces have %" PRIu64 " prefixes: too many",
             nodes);
-    struct key_range *ranges = malloc(nodes * sizeof *ranges);
-    t->nodes = calloc(nodes, sizeof *t->nodes);
-    t->labels = calloc(nodes, sizeof *t->labels);
-    if (ranges == NULL || t->nodes == NULL || t->labels == NULL) {
+    struct key_range *ranges = NULL;
+    status result = ALLOCATE(ranges, nodes, "the prefixes of pieces");
+    KEEP_FIRST(result, ALLOCATE(t->nodes, nodes, "the prefixes of pieces"));
+    KEEP_FIRST(result, ALLOCATE(t->labels, nodes, "the prefixes of pieces"));
+    if (result != STATUS_OK) {
         free(ranges);
         piece_trie_free(t);
-        RAISE(STATUS_INTERNAL, "out of memory for the prefixes of %" PRId64 " pieces", count);
+        return result;
     }
     t->count = 1;
     t->nodes[0].value = -1;

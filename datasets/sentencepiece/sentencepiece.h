@@ -2,9 +2,9 @@
  *
  * A model converts a text to ids in two steps. sentencepiece_normalize replaces characters and
  * writes spaces as U+2581. sentencepiece_encode divides the result into pieces, by Unigram (the
- * most probable segmentation) or BPE (the pair with the highest score is merged first). Ids and
- * texts are those of the Python package sentencepiece. A model is immutable, so threads may share
- * it.
+ * most probable segmentation) or BPE (the pair with the highest score is merged first). The Python
+ * package sentencepiece gives the same ids and texts. A model is immutable, so threads may
+ * share it.
  *
  * Source    Kudo, Richardson 2018, arXiv:1808.06226 */
 #pragma once
@@ -53,7 +53,7 @@ struct sentencepiece_design {
     bool is_bpe;             /* false: Unigram */
     const char *bos, *eos;   /* control pieces around a text; NULL: the defaults <s> and </s> */
     bool adds_space;         /* adds a space before a text */
-    bool merges_spaces;      /* removes spaces at both ends, and those after a space */
+    bool merges_spaces;      /* removes spaces at both ends, and after another space */
     const uint8_t *charsmap; /* data of the character map */
     size_t charsmap_bytes;   /* 0: characters are not replaced */
 };

@@ -2,10 +2,10 @@
  *
  *     score(text) = max over pieces p that end the text: score(text without p) + score(p)
  *
- * A character that is not a piece is unknown. Its score is lower than that of every piece. Among
- * equal segmentations, the one that was found first wins. The rounding of sums decides between
- * segmentations of almost equal scores. It is that of SentencePiece 0.2.3 or of Hugging Face
- * `tokenizers`.
+ * A character that is not a piece is unknown. Its score is lower than the score of every piece.
+ * Among equal segmentations, the one that was found first wins. The rounding of sums decides
+ * between segmentations of almost equal scores. Sums are therefore rounded as in SentencePiece
+ * 0.2.3 or in Hugging Face `tokenizers`.
  *
  * Source    Kudo 2018, arXiv:1804.10959; Viterbi 1967 */
 #pragma once
@@ -33,7 +33,7 @@ struct unigram_step {
 };
 
 /* unigram_find_path - write the best last piece of each prefix of a text. The pieces of the whole
- * text are those at steps[bytes], steps[steps[bytes].begin], ... up to begin 0.
+ * text are at steps[bytes], steps[steps[bytes].begin], ... up to begin 0.
  *
  * Shapes    steps [bytes + 1]
  * Units     bytes <= INT32_MAX */

@@ -1,10 +1,10 @@
 /* The repeated strings of a list of words, from their sorted suffixes. A string that occurs in
  * several places is a common prefix of neighbouring suffixes. */
-#include <inttypes.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "base/utf8.h"
 #include "datasets/sentencepiece/unigram_train.h"
 
@@ -48,13 +48,7 @@ static int compare_seeds(const void *a, const void *b)
 
 static status add_seed(struct seeds *s, const char *text, size_t bytes, int64_t count)
 {
-    if (s->count == s->capacity) {
-        int64_t capacity = 2 * s->capacity + 4096;
-        struct unigram_piece *grown = realloc(s->pieces, (size_t)capacity * sizeof *grown);
-        REQUIRE(grown != NULL, STATUS_INTERNAL, "out of memory for %" PRId64 " strings", capacity);
-        s->pieces = grown;
-        s->capacity = capacity;
-    }
+    TRY(RESERVE(s->pieces, s->capacity, s->count + 1, "strings"));
     double score = (double)count * (double)utf8_count_characters(text, bytes);
     s->pieces[s->count++] = (struct unigram_piece){text, (uint32_t)bytes, score};
     return STATUS_OK;
@@ -77,8 +71,8 @@ static status list_suffixes(const struct unigram_word *words, int64_t count, str
     for (int64_t w = 0; w < count; w++) {
         total += utf8_count_characters(words[w].text, words[w].bytes);
     }
-    struct suffix *list = malloc(((size_t)total + 1) * sizeof *list);
-    REQUIRE(list != NULL, STATUS_INTERNAL, "out of memory for %" PRId64 " suffixes", total);
+    struct suffix *list = NULL;
+    TRY(ALLOCATE(list, (size_t)total + 1, "suffixes"));
     *suffixes = 0;
     for (int64_t w = 0; w < count; w++) {
         const char *text = words[w].text;
@@ -107,7 +101,8 @@ static uint32_t count_shared_bytes(const struct suffix *a, const struct suffix *
     return shared;
 }
 
-/* Adds the common prefixes. The stack holds those of the suffixes so far, by growing length. */
+/* Adds the common prefixes. The stack holds the common prefixes of the suffixes so far, by
+ * growing length. */
 static status add_prefixes(struct seeds *s, const struct suffix *list, int64_t count)
 {
     enum { DEPTH = 4 * UNIGRAM_PIECE_CHARACTERS + 2 };

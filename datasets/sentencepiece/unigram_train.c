@@ -1,11 +1,11 @@
 #include "datasets/sentencepiece/unigram_train.h"
 
-#include <inttypes.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "datasets/sentencepiece/unigram.h"
 
 #define SEEDS ((int64_t)1000000)
@@ -42,8 +42,8 @@ static status build_trie(struct model *m)
 {
     piece_trie_free(&m->trie);
     m->trie = (struct piece_trie){0};
-    struct piece_key *keys = malloc((size_t)m->count * sizeof *keys);
-    REQUIRE(keys != NULL, STATUS_INTERNAL, "out of memory for %" PRId64 " pieces", m->count);
+    struct piece_key *keys = NULL;
+    TRY(ALLOCATE(keys, m->count, "pieces"));
     for (int64_t i = 0; i < m->count; i++) {
         keys[i] = (struct piece_key){m->pieces[i].text, m->pieces[i].bytes, (int32_t)i};
     }
@@ -199,16 +199,13 @@ static status open_pass(struct pass *p, const struct model *m, int index, bool i
                        .first = m->word_count * index / m->workers,
                        .last = m->word_count * (index + 1) / m->workers,
                        .is_best = is_best};
-    p->counts = calloc((size_t)m->count, sizeof *p->counts);
-    p->forward = malloc((UNIGRAM_WORD_BYTES + 1) * sizeof *p->forward);
-    p->backward = malloc((UNIGRAM_WORD_BYTES + 1) * sizeof *p->backward);
-    p->steps = malloc((UNIGRAM_WORD_BYTES + 1) * sizeof *p->steps);
-    REQUIRE(p->counts != NULL && p->forward != NULL && p->backward != NULL && p->steps != NULL,
-            STATUS_INTERNAL, "out of memory for the counts of %" PRId64 " pieces", m->count);
-    return STATUS_OK;
+    TRY(ALLOCATE(p->counts, m->count, "the counts of pieces"));
+    TRY(ALLOCATE(p->forward, UNIGRAM_WORD_BYTES + 1, "a word"));
+    TRY(ALLOCATE(p->backward, UNIGRAM_WORD_BYTES + 1, "a word"));
+    return ALLOCATE(p->steps, UNIGRAM_WORD_BYTES + 1, "a word");
 }
 
-/* Runs all passes and adds their counts to those of the first. */
+/* Runs all passes and adds their counts to the counts of the first pass. */
 static void run_passes(struct pass *passes, int workers)
 {
     for (int i = 1; i < workers; i++) {
@@ -230,8 +227,8 @@ static void run_passes(struct pass *passes, int workers)
 /* Counts the pieces over all words. The caller frees *counts. */
 static status count_pieces(const struct model *m, bool is_best, int64_t **counts)
 {
-    struct pass *passes = calloc((size_t)m->workers, sizeof *passes);
-    REQUIRE(passes != NULL, STATUS_INTERNAL, "out of memory for %d workers", m->workers);
+    struct pass *passes = NULL;
+    TRY(ALLOCATE(passes, m->workers, "workers"));
     status result = STATUS_OK;
     for (int i = 0; i < m->workers && result == STATUS_OK; i++) {
         result = open_pass(&passes[i], m, i, is_best);
@@ -334,12 +331,13 @@ static status drop_pieces(struct model *m, int64_t size)
 {
     int64_t *counts = NULL;
     TRY(count_pieces(m, true, &counts));
-    struct candidate *order = malloc((size_t)m->count * sizeof *order);
-    struct unigram_piece *kept = malloc((size_t)m->count * sizeof *kept);
-    struct search s = {m, malloc((UNIGRAM_WORD_BYTES + 1) * sizeof *s.steps), -1};
+    struct candidate *order = NULL;
+    struct unigram_piece *kept = NULL;
+    struct search s = {m, NULL, -1};
     status result = STATUS_OK;
-    REQUIRE_GOTO(result, done, order != NULL && kept != NULL && s.steps != NULL, STATUS_INTERNAL,
-                 "out of memory for %" PRId64 " pieces", m->count);
+    TRY_GOTO(result, done, ALLOCATE(order, m->count, "pieces"));
+    TRY_GOTO(result, done, ALLOCATE(kept, m->count, "pieces"));
+    TRY_GOTO(result, done, ALLOCATE(s.steps, UNIGRAM_WORD_BYTES + 1, "the path of a word"));
     double sum = 0;
     for (int64_t i = 0; i < m->count; i++) {
         sum += (double)counts[i];

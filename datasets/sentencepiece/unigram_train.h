@@ -4,8 +4,8 @@
  * repeats two steps until the vocabulary has the wanted size:
  *
  *   1. Expectation maximization, twice: the expected count of each piece over all segmentations of
- *      the words gives new probabilities. A piece that is expected less than half a time is
- *      dropped.
+ *      the words gives new probabilities. A piece that is expected less than half a time
+ *      is dropped.
  *   2. The pieces that matter the least to the likelihood of the best segmentations are dropped, at
  *      most a quarter. Characters always remain.
  *
@@ -41,8 +41,8 @@ struct unigram_piece {
 /* unigram_find_seeds - find all characters of the words, and the strings of 2 to 16 characters that
  * occur several times. The first *characters pieces are the characters.
  *
- * Units     limit: largest number of strings; those with the largest product of characters and
- *           count are kept
+ * Units     limit: largest number of strings; the strings with the largest product of characters
+ *           and count are kept
  * Memory    the caller frees *out; 24 bytes for each byte of the words while it runs
  * Errors    STATUS_INTERNAL (out of memory) */
 status unigram_find_seeds(const struct unigram_word *words, int64_t count, int64_t limit,
@@ -51,7 +51,7 @@ status unigram_find_seeds(const struct unigram_word *words, int64_t count, int64
 /* unigram_train - train at most `wanted` pieces. They are sorted by descending score.
  *
  * Units     wanted: at least the number of different characters
- * Memory    the caller frees *out; their texts are those of the words
+ * Memory    the caller frees *out; the texts of the pieces point into the words
  * Errors    STATUS_INTERNAL (out of memory) */
 status unigram_train(const struct unigram_word *words, int64_t count, int64_t wanted, int workers,
                      struct unigram_piece **out, int64_t *pieces);

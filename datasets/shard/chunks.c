@@ -60,10 +60,10 @@ static status check_layout(struct chunks *c)
 
 static status open_dataset(struct chunks *c, hid_t file, hid_t type)
 {
-    int rank = 0;
-    TRY(h5file_open_dataset(file, c->path, c->name, type, 1, &c->dataset, &c->items, &rank));
-    REQUIRE(rank == 1, STATUS_DATA, "%s: /%s has %d dimensions instead of 1", c->path, c->name,
-            rank);
+    int dimensions = 0;
+    TRY(h5file_open_dataset(file, c->path, c->name, type, 1, &c->dataset, &c->items, &dimensions));
+    REQUIRE(dimensions == 1, STATUS_DATA, "%s: /%s has %d dimensions instead of 1", c->path,
+            c->name, dimensions);
     hid_t stored = H5Dget_type(c->dataset);
     c->item_bytes = (int)H5Tget_size(stored);
     H5Tclose(stored);
@@ -92,9 +92,7 @@ status chunks_open(hid_t file, const char *path, const char *name, hid_t type, s
     status result = STATUS_OK;
     TRY_GOTO(result, failed, open_dataset(c, file, type));
     TRY_GOTO(result, failed, reopen_without_cache(c, file));
-    c->data = malloc(c->chunk_bytes + CHECKSUM_BYTES);
-    REQUIRE_GOTO(result, failed, c->data != NULL, STATUS_INTERNAL,
-                 "out of memory for a chunk of %s", path);
+    TRY_GOTO(result, failed, ALLOCATE(c->data, c->chunk_bytes + CHECKSUM_BYTES, path));
     *out = c;
     return STATUS_OK;
 failed:

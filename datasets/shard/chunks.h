@@ -2,10 +2,15 @@
  * Fletcher32 checksum. Only the shard files include this header.
  *
  * HDF5 returns the chunk as stored (H5Dread_chunk), and this module computes the checksum. The
- * filter of HDF5 takes more time than all other steps together. It also accepts two values for each
- * chunk, for compatibility with HDF5 1.6.2, and data without a checksum if the file declares it.
- * This module refuses both. The last chunk read is cached, so that a sequential reader reads each
- * chunk once. */
+ * filter of HDF5 is not used for two reasons:
+ *
+ *   - It takes more time than all other steps together.
+ *   - It accepts too much: a second checksum value, for compatibility with HDF5 1.6.2, and chunks
+ *     without a checksum if the file declares them. This module refuses both.
+ *
+ * The last chunk read is cached, so that a sequential reader reads each chunk once.
+ *
+ * Calls     chunks_open, chunks_read in a loop, chunks_close */
 #pragma once
 
 #include <stdint.h>

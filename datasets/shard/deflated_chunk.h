@@ -1,8 +1,10 @@
 /* Reads a chunk of a dataset that may be compressed. Only the shard files include this header.
  *
- * HDF5 1.10 does not check the size of a chunk after its filters: it reads beyond the end of one
- * that is too short. This module therefore reads the chunk as stored (H5Dread_chunk) and
- * decompresses it with zlib. */
+ * HDF5 1.10 does not check the size of a chunk after its filters. If the chunk is too short, it
+ * reads beyond its end. This module therefore reads the chunk as stored (H5Dread_chunk) and
+ * decompresses it with zlib.
+ *
+ * Calls     h5file_open_deflated_dataset, then deflated_chunk_read for each chunk */
 #pragma once
 
 #include <stddef.h>

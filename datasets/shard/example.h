@@ -1,11 +1,16 @@
 /* The kinds of examples that shards can store, and an example in memory.
  *
- * Example i of a shard is its document i: tokens[documents[i] : documents[i + 1]]. In addition to
- * /tokens and /documents, a shard has a dataset for each column of its kind. A column has one value
- * per example (d,) or per token (n,). It is stored in chunks with Fletcher32, and the attribute
- * NAME_sha256 contains its SHA-256. The attributes `examples` and `examples_version` on / store the
- * kind, and `longest` the number of tokens of the longest example. Shards of plain text (kind
- * "text") have none of these.
+ *   kind     The purpose of an example, such as sft or classify. All examples of a shard have the
+ *            same kind.
+ *   example  Document i of a shard, tokens[documents[i] : documents[i + 1]], with the values of
+ *            its columns.
+ *   column   A dataset in addition to /tokens and /documents. It has one value per example (d,) or
+ *            per token (n,). It is stored in chunks with Fletcher32, and the attribute NAME_sha256
+ *            contains its SHA-256.
+ *
+ * The attributes `examples` and `examples_version` on / store the kind and its version. `longest`
+ * stores the number of tokens of the longest example. Shards of plain text (kind "text") have no
+ * columns and none of these attributes.
  *
  *   kind             version column        type    per     content
  *   sentence_pairs   1       first_segment uint32  example tokens of segment 0: [CLS] A [SEP]. The
@@ -21,7 +26,8 @@
  *                                                          is the rejected one
  *   sft              1       loss_mask     uint8   token   bits: roles of the token (see below)
  *   seq2seq          1       source        uint32  example tokens of the source, with its special
- *                                                          tokens; the rest is the target
+ *                                                          tokens; the rest is the target. Also for
+ *                                                          sft of encoder-decoders
  *   classify         1       first_segment uint32  example as in sentence_pairs; for decoders:
  *                                                          tokens of the first text and the
  *                                                          delimiter (text_pair.h)
@@ -42,13 +48,13 @@
  *                            right         uint32  token   bit k: the token is part of correct
  *                                                          answer k of the row. An answer may also
  *                                                          occur in other windows. begin and end
- *                                                          are those of the first answer
+ *                                                          belong to the first answer
  *   choose           1       mark          uint8   token   bits: 1: second segment of its text; 2:
  *                                                          first token of a text
  *                            label         uint32  example number of the correct text
  *   embed            1       mark          uint8   token   as in choose; two texts per example
  *
- * To add a kind, add a row to the table in example.c, and its columns. */
+ * To add a kind, add a row with its columns to the table in example.c. */
 #pragma once
 
 #include <stdbool.h>
@@ -70,6 +76,16 @@ enum example_kind {
     EXAMPLE_EMBED,
     EXAMPLE_KINDS
 };
+
+/* example_label_count - return the number of labels of task examples with `outputs` rows that the
+ * head reads. */
+static inline int64_t example_label_count(enum example_kind kind, int64_t examples, int64_t outputs)
+{
+    return kind == EXAMPLE_ANSWER   ? 2 * examples
+           : kind == EXAMPLE_CHOOSE ? examples
+           : kind == EXAMPLE_EMBED  ? 0
+                                    : outputs;
+}
 
 enum { EXAMPLE_COLUMNS_MAX = 7 };
 

@@ -1,5 +1,5 @@
-/* The data consists of words w_1 .. w_n of 16 bits, high byte first. An odd last byte is a high
- * byte.
+/* The data consists of words w_1 .. w_n of 16 bits, high byte first. An odd last byte is a
+ * high byte.
  *
  *   A = sum of w_i,   B = sum of (n + 1 - i) w_i,   checksum = B' 2^16 + A'
  *

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 enum {
-    RANK_LIMIT = 8,
+    DIMENSIONS_MAX = 8,
     NAME_LIMIT = 1024,
     TEXT_LIMIT = 65536,
     DEFLATE_RATIO_MAX = 1032 /* largest expansion of one compressed byte (zlib) */
@@ -190,12 +190,12 @@ status h5file_close(const char *path, hid_t *file)
     return result;
 }
 
-status h5file_create_chunk_properties(int rank, const hsize_t *chunk, hid_t *out)
+status h5file_create_chunk_properties(int dimensions, const hsize_t *chunk, hid_t *out)
 {
     h5file_init();
     *out = H5Pcreate(H5P_DATASET_CREATE);
-    bool set = *out >= 0 && H5Pset_chunk(*out, rank, chunk) >= 0 && H5Pset_fletcher32(*out) >= 0 &&
-               H5Pset_obj_track_times(*out, 0) >= 0;
+    bool set = *out >= 0 && H5Pset_chunk(*out, dimensions, chunk) >= 0 &&
+               H5Pset_fletcher32(*out) >= 0 && H5Pset_obj_track_times(*out, 0) >= 0;
     REQUIRE(set, STATUS_INTERNAL, "HDF5 refused a chunk shape: %s", h5file_reason());
     return STATUS_OK;
 }
@@ -273,21 +273,22 @@ static status check_type(hid_t dataset, const char *path, const char *name, hid_
 }
 
 static status check_shape(hid_t file, hid_t dataset, const char *path, const char *name,
-                          int rank_limit, uint64_t inflation, int64_t *out_shape, int *out_rank)
+                          int dimension_limit, uint64_t inflation, int64_t *out_shape,
+                          int *out_dimensions)
 {
     hid_t space = H5Dget_space(dataset);
-    int rank = space >= 0 ? H5Sget_simple_extent_ndims(space) : -1;
-    bool simple = rank >= 0 && H5Sget_simple_extent_type(space) != H5S_NULL;
-    hsize_t shape[RANK_LIMIT] = {0};
-    bool fits = simple && rank <= rank_limit && rank <= RANK_LIMIT;
-    if (fits && rank > 0) {
-        fits = H5Sget_simple_extent_dims(space, shape, NULL) == rank;
+    int dimensions = space >= 0 ? H5Sget_simple_extent_ndims(space) : -1;
+    bool simple = dimensions >= 0 && H5Sget_simple_extent_type(space) != H5S_NULL;
+    hsize_t shape[DIMENSIONS_MAX] = {0};
+    bool fits = simple && dimensions <= dimension_limit && dimensions <= DIMENSIONS_MAX;
+    if (fits && dimensions > 0) {
+        fits = H5Sget_simple_extent_dims(space, shape, NULL) == dimensions;
     }
     H5Sclose(space);
     REQUIRE(fits, STATUS_DATA, "%s: /%s has %d dimensions, at most %d are accepted", path, name,
-            rank, rank_limit);
+            dimensions, dimension_limit);
     uint64_t elements = 1;
-    for (int i = 0; i < rank; i++) {
+    for (int i = 0; i < dimensions; i++) {
         bool in_range =
             shape[i] <= elements_limit && (shape[i] == 0 || elements <= elements_limit / shape[i]);
         REQUIRE(in_range, STATUS_DATA, "%s: /%s declares %llu elements along dimension %d; refused",
@@ -306,7 +307,7 @@ static status check_shape(hid_t file, hid_t dataset, const char *path, const cha
             "bytes; refused",
             path, name, (unsigned long long)elements, (unsigned long long)bytes,
             (unsigned long long)stored, (unsigned long long)file_bytes);
-    *out_rank = rank;
+    *out_dimensions = dimensions;
     return STATUS_OK;
 }
 
@@ -344,8 +345,8 @@ static status check_links(hid_t file, const char *path, const char *name)
 }
 
 static status open_dataset(hid_t file, const char *path, const char *name, hid_t type,
-                           int rank_limit, bool deflate, hid_t *out, int64_t *out_shape,
-                           int *out_rank)
+                           int dimension_limit, bool deflate, hid_t *out, int64_t *out_shape,
+                           int *out_dimensions)
 {
     *out = H5I_INVALID_HID;
     h5file_init();
@@ -358,8 +359,8 @@ static status open_dataset(hid_t file, const char *path, const char *name, hid_t
     TRY_GOTO(result, failed, check_storage(object, path, name, deflate));
     TRY_GOTO(result, failed, check_type(object, path, name, type));
     TRY_GOTO(result, failed,
-             check_shape(file, object, path, name, rank_limit,
-                         get_largest_inflation(object, deflate), out_shape, out_rank));
+             check_shape(file, object, path, name, dimension_limit,
+                         get_largest_inflation(object, deflate), out_shape, out_dimensions));
     *out = object;
     return STATUS_OK;
 failed:
@@ -368,15 +369,18 @@ failed:
 }
 
 status h5file_open_dataset(hid_t file, const char *path, const char *name, hid_t type,
-                           int rank_limit, hid_t *out, int64_t *out_shape, int *out_rank)
+                           int dimension_limit, hid_t *out, int64_t *out_shape, int *out_dimensions)
 {
-    return open_dataset(file, path, name, type, rank_limit, false, out, out_shape, out_rank);
+    return open_dataset(file, path, name, type, dimension_limit, false, out, out_shape,
+                        out_dimensions);
 }
 
 status h5file_open_deflated_dataset(hid_t file, const char *path, const char *name, hid_t type,
-                                    int rank_limit, hid_t *out, int64_t *out_shape, int *out_rank)
+                                    int dimension_limit, hid_t *out, int64_t *out_shape,
+                                    int *out_dimensions)
 {
-    return open_dataset(file, path, name, type, rank_limit, true, out, out_shape, out_rank);
+    return open_dataset(file, path, name, type, dimension_limit, true, out, out_shape,
+                        out_dimensions);
 }
 
 /* The chunks of a dataset with one or two dimensions. The second one is 1 if there is only one. */

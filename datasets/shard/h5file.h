@@ -1,15 +1,21 @@
 /* HDF5 files: safe reading and complete writing, for shards and checkpoints.
  *
- * The reader accepts hard links only, no external or virtual storage, and
- * no filter except Fletcher32; plugins are off. It checks types, dimensions and sizes before it
- * reads data, and attributes before it allocates memory. The writer uses the newest file format
- * that HDF5 1.10 can read, in which all metadata has checksums. It uses Fletcher32 and no time
- * stamps, so that equal content gives equal bytes with every HDF5 from 1.10 on. A file that was not
- * closed properly does not open. Only this module, the shard files and the checkpoint include
- * hdf5.h.
+ * The reader accepts only hard links, and no filter except Fletcher32. It refuses external and
+ * virtual storage, and plugins are off. It checks types, dimensions and sizes before it reads data,
+ * and attributes before it allocates memory. A file that was not closed properly does not open.
+ *
+ * The writer uses the newest file format that HDF5 1.10 can read, in which all metadata has
+ * checksums. It uses Fletcher32 and no time stamps, so that equal content gives equal bytes with
+ * every HDF5 from 1.10 on.
  *
  * HDF5 has one lock for the whole library: a long call in one thread blocks all other threads. Read
- * and write in blocks of a few MiB. */
+ * and write in blocks of a few MiB. Only this header includes hdf5.h; the files of this folder and
+ * the checkpoint use the handles.
+ *
+ * Calls     Reading: h5file_open or h5file_open_checked, h5file_open_dataset,
+ *           h5file_check_chunks before each H5Dread, h5file_close. Writing: h5file_create,
+ *           h5file_create_chunk_properties, h5file_close. Attributes: h5file_read_* and
+ *           h5file_write_* while the file is open */
 #pragma once
 
 #include <hdf5.h>
@@ -33,8 +39,8 @@ const char *h5file_reason(void);
 
 /* h5file_require_thread_safety - check that this HDF5 library may be called from several threads.
  *
- * Errors    STATUS_UNAVAILABLE if it was built without thread safety; the library of Debian has
- *           it */
+ * Errors    STATUS_UNAVAILABLE if it was built without thread safety; the library of Debian
+ *           has it */
 status h5file_require_thread_safety(void);
 
 /* h5file_open - open a file for reading.
@@ -65,7 +71,7 @@ status h5file_close(const char *path, hid_t *file);
  *
  * Memory    the caller closes *out with H5Pclose
  * Errors    STATUS_INTERNAL */
-status h5file_create_chunk_properties(int rank, const hsize_t *chunk, hid_t *out);
+status h5file_create_chunk_properties(int dimensions, const hsize_t *chunk, hid_t *out);
 
 /* h5file_float_type - return the type of floats in files: IEEE f32, or bf16 as a float of 16 bits
  * with an exponent of 8 bits. Both are little-endian. h5py reads bf16 as float32.
@@ -80,23 +86,25 @@ hid_t h5file_float_type(enum dtype dtype);
  * u16le and u32le. The file must really store all elements of the dataset: elements x size <= bytes
  * of the file. The caller may therefore use the shape for an allocation.
  *
- * Shapes    out_shape[rank_limit]; rank_limit: largest accepted number of dimensions
+ * Shapes    out_shape[dimension_limit]; dimension_limit: largest accepted number of dimensions
  * Memory    the caller closes *out with H5Dclose
  * Errors    STATUS_DATA with file, dataset and reason */
 status h5file_open_dataset(hid_t file, const char *path, const char *name, hid_t type,
-                           int rank_limit, hid_t *out, int64_t *out_shape, int *out_rank);
+                           int dimension_limit, hid_t *out, int64_t *out_shape,
+                           int *out_dimensions);
 
 /* h5file_open_deflated_dataset - open a dataset like h5file_open_dataset, but also accept the
  * deflate filter. The elements of chunks are then limited to 1032 times the stored bytes. The
  * caller must apply a stricter limit. */
 status h5file_open_deflated_dataset(hid_t file, const char *path, const char *name, hid_t type,
-                                    int rank_limit, hid_t *out, int64_t *out_shape, int *out_rank);
+                                    int dimension_limit, hid_t *out, int64_t *out_shape,
+                                    int *out_dimensions);
 
 /* h5file_check_chunks - check that the chunks of a block are stored completely, with a checksum
  * each. Call it before H5Dread: HDF5 1.10 reads beyond the end of a stored chunk that is too short.
  * Does nothing for a dataset that is not stored in chunks.
  *
- * Shapes    start, count [rank of the dataset]; at most two dimensions
+ * Shapes    start, count [dimensions of the dataset]; at most two dimensions
  * Errors    STATUS_DATA with file and dataset */
 status h5file_check_chunks(hid_t dataset, const char *path, const char *name, const hsize_t *start,
                            const hsize_t *count);

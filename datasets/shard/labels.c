@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/memory.h"
 #include "base/text.h"
 
 void labels_free(struct labels *labels)
@@ -23,11 +24,8 @@ int labels_find(const struct labels *labels, const char *name)
 static status allocate_index(struct labels *labels)
 {
     labels->index = labels->index != NULL ? labels->index : json_object();
-    labels->names =
-        labels->names != NULL ? labels->names : calloc(LABELS_MAX, sizeof *labels->names);
-    REQUIRE(labels->index != NULL && labels->names != NULL, STATUS_INTERNAL,
-            "out of memory for label names");
-    return STATUS_OK;
+    REQUIRE(labels->index != NULL, STATUS_INTERNAL, "out of memory for label names");
+    return labels->names != NULL ? STATUS_OK : ALLOCATE(labels->names, LABELS_MAX, "label names");
 }
 
 status labels_add(struct labels *labels, const char *name)
@@ -36,12 +34,12 @@ status labels_add(struct labels *labels, const char *name)
     if (labels_find(labels, name) >= 0) {
         return STATUS_OK;
     }
-    REQUIRE(name[0] != '\0', STATUS_DATA, "a label is empty");
+    REQUIRE(name[0] != '\0', STATUS_DATA, "a label is empty; give each row or line a label");
     REQUIRE(labels->count < LABELS_MAX, STATUS_DATA,
             "more than %d labels; for numeric targets use --objective regress", LABELS_MAX);
     int failed = json_object_set_new(labels->index, name, json_integer(labels->count));
     void *iterator = failed == 0 ? json_object_iter_at(labels->index, name) : NULL;
-    REQUIRE(iterator != NULL, STATUS_DATA, "a label is not valid UTF-8");
+    REQUIRE(iterator != NULL, STATUS_DATA, "a label is not valid UTF-8; convert the file to UTF-8");
     labels->names[labels->count++] = json_object_iter_key(iterator);
     return STATUS_OK;
 }
@@ -143,7 +141,7 @@ static status add_names(const json_t *array, const char *where, struct labels *o
         const char *name = json_string_value(json_array_get(array, i));
         REQUIRE(name != NULL, STATUS_DATA, "%s: label %zu is not a string", where, i);
         TRY(labels_add(out, name));
-        REQUIRE((size_t)out->count == i + 1, STATUS_DATA, "%s: the label \"%.200s\" occurs twice",
+        REQUIRE((size_t)out->count == i + 1, STATUS_DATA, "%s: the label '%.200s' occurs twice",
                 where, name);
     }
     return STATUS_OK;

@@ -1,6 +1,9 @@
 /* Label names of classification tasks, ordered by label number. Shards store them in the attribute
  * `labels`. A checkpoint stores them in labels.json, next to its tokenizer. Both are a JSON array
- * of strings. */
+ * of strings.
+ *
+ * Calls     A list of zeros is empty. labels_add, labels_parse, labels_parse_json or labels_read
+ *           fill it; labels_free releases it. */
 #pragma once
 
 #include <stdbool.h>
@@ -31,8 +34,8 @@ int labels_find(const struct labels *labels, const char *name);
 /* labels_sort - sort the names: by value if all are integers, otherwise by their bytes. */
 status labels_sort(struct labels *labels);
 
-/* labels_parse - parse the option --labels: "a,b,c", or the path of a file: LABELS_FILE of a
- * checkpoint, or a file of another name with one label per line.
+/* labels_parse - parse the option --labels. It is a list "a,b,c", or the path of a file. The file
+ * is LABELS_FILE of a checkpoint, or has another name and one label per line.
  *
  * Errors    STATUS_USAGE, STATUS_DATA */
 status labels_parse(const char *text, struct labels *out);
@@ -43,7 +46,7 @@ status labels_parse(const char *text, struct labels *out);
  * Errors    STATUS_DATA if the array is longer than a shard can store */
 status labels_to_json(const struct labels *labels, char **out);
 
-/* labels_parse_json - read the names from a JSON array; where: file, for error messages.
+/* labels_parse_json - read the names from a JSON array. `where` is the file, for error messages.
  *
  * Errors    STATUS_DATA */
 status labels_parse_json(const char *text, const char *where, struct labels *out);

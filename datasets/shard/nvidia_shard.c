@@ -23,7 +23,7 @@ enum {
 static const struct {
     const char *name;
     bool is_int32; /* otherwise int8 */
-    int rank;
+    int dimensions;
 } fields[FIELDS] = {
     [IDS] = {"input_ids", true, 2},         [MASK] = {"input_mask", false, 2},
     [SEGMENTS] = {"segment_ids", false, 2}, [POSITIONS] = {"masked_lm_positions", true, 2},
@@ -57,19 +57,19 @@ status nvidia_shard_detect(const char *path, bool *out)
     return STATUS_OK;
 }
 
-/* Sets b->rows to the rows of one row of chunks; for a contiguous dataset, to the rows of 64
- * KiB. */
+/* Sets b->rows to the rows of one row of chunks; for a contiguous dataset, to the rows of
+ * 64 KiB. */
 static status compute_band_rows(const struct nvidia_shard *s, struct band *b, const char *name,
-                                int rank)
+                                int dimensions)
 {
     hid_t properties = H5Dget_create_plist(b->dataset);
     hsize_t chunk[2] = {0};
-    bool chunked =
-        H5Pget_layout(properties) == H5D_CHUNKED && H5Pget_chunk(properties, 2, chunk) == rank;
+    bool chunked = H5Pget_layout(properties) == H5D_CHUNKED &&
+                   H5Pget_chunk(properties, 2, chunk) == dimensions;
     H5Pclose(properties);
     int64_t bytes = b->width * (int64_t)sizeof *b->values;
     b->rows = chunked ? (int64_t)chunk[0] : 1 + 65536 / bytes;
-    uint64_t columns = chunked && rank == 2 ? chunk[1] : 1;
+    uint64_t columns = chunked && dimensions == 2 ? chunk[1] : 1;
     REQUIRE(chunk[0] <= BAND_BYTES_MAX && columns > 0 && columns <= BAND_BYTES_MAX &&
                 chunk[0] * columns <= BAND_BYTES_MAX / sizeof *b->values,
             STATUS_DATA, "%s: /%s has chunks of %" PRIu64 " values; at most %d MiB are accepted",
@@ -95,36 +95,34 @@ static status open_band(struct nvidia_shard *s, int field)
     struct band *b = &s->bands[field];
     const char *name = fields[field].name;
     int64_t shape[2] = {0, 1};
-    int rank = 0;
+    int dimensions = 0;
     TRY(h5file_open_deflated_dataset(s->file, s->path, name,
                                      fields[field].is_int32 ? H5T_STD_I32LE : H5T_STD_I8LE, 2,
-                                     &b->dataset, shape, &rank));
-    b->width = rank == 1 ? 1 : shape[1];
+                                     &b->dataset, shape, &dimensions));
+    b->width = dimensions == 1 ? 1 : shape[1];
     if (field == IDS) {
         s->examples = shape[0];
         s->tokens = b->width;
     } else if (field == POSITIONS) {
         s->predictions = b->width;
     }
-    int64_t expected = fields[field].rank == 1                 ? 1
+    int64_t expected = fields[field].dimensions == 1           ? 1
                        : field == LABELS || field == POSITIONS ? s->predictions
                                                                : s->tokens;
-    bool matches = rank == fields[field].rank && shape[0] == s->examples && b->width == expected;
+    bool matches =
+        dimensions == fields[field].dimensions && shape[0] == s->examples && b->width == expected;
     REQUIRE(matches, STATUS_DATA,
             "%s: /%s is [%" PRId64 ", %" PRId64 "] with %d dimensions; %" PRId64 " rows of %" PRId64
             " values are expected",
-            s->path, name, shape[0], shape[1], rank, s->examples, expected);
+            s->path, name, shape[0], shape[1], dimensions, s->examples, expected);
     bool in_range = s->examples > 0 && b->width > 0 && b->width <= TOKENS_MAX;
     REQUIRE(in_range, STATUS_DATA,
             "%s: /%s has %" PRId64 " rows of %" PRId64
             " values; at least one row and 1 to %d values are accepted",
             s->path, name, s->examples, b->width, TOKENS_MAX);
-    TRY(compute_band_rows(s, b, name, rank));
-    b->values = malloc((size_t)(b->rows * b->width) * sizeof *b->values);
-    b->chunk = malloc(get_chunk_bytes(b, field) + 1);
-    REQUIRE(b->values != NULL && b->chunk != NULL, STATUS_INTERNAL,
-            "out of memory for %" PRId64 " rows of %s", b->rows, s->path);
-    return STATUS_OK;
+    TRY(compute_band_rows(s, b, name, dimensions));
+    TRY(ALLOCATE(b->values, b->rows * b->width, s->path));
+    return memory_allocate_array(&b->chunk, get_chunk_bytes(b, field) + 1, 1, s->path);
 }
 
 status nvidia_shard_open(const char *path, struct nvidia_shard **out)
@@ -214,7 +212,7 @@ static status read_contiguous(struct nvidia_shard *s, int field, int64_t first, 
     hsize_t start[2] = {(hsize_t)first, 0}, count[2] = {(hsize_t)rows, (hsize_t)b->width};
     h5file_init();
     hid_t space = H5Dget_space(b->dataset);
-    hid_t memory = H5Screate_simple(fields[field].rank, count, NULL);
+    hid_t memory = H5Screate_simple(fields[field].dimensions, count, NULL);
     bool read = space >= 0 && memory >= 0 &&
                 H5Sselect_hyperslab(space, H5S_SELECT_SET, start, NULL, count, NULL) >= 0 &&
                 H5Dread(b->dataset, H5T_NATIVE_INT32, memory, space, H5P_DEFAULT, b->values) >= 0;
@@ -318,7 +316,8 @@ status nvidia_shard_read(struct nvidia_shard *s, int64_t row, int64_t vocab_size
                          struct example *out)
 {
     REQUIRE(row >= 0 && row < s->examples, STATUS_INTERNAL,
-            "%s: example %" PRId64 " of %" PRId64 " is out of range", s->path, row, s->examples);
+            "%s: example %" PRId64 " is outside of the %" PRId64 " examples", s->path, row,
+            s->examples);
     const int32_t *next;
     TRY(get_row(s, NEXT_SENTENCE, row, &next));
     TRY(check_value(s, row, NEXT_SENTENCE, 0, *next, 2));

@@ -13,8 +13,12 @@
  * compressed with deflate. They have no checksums. The reader therefore checks that all values are
  * valid, and its errors name the row of the example.
  *
- * The rows of one row of chunks (a band) are decompressed together and cached. A sequential reader
- * decompresses each chunk once. Reading a random row costs one band, a few milliseconds. */
+ * A band is the examples of one row of chunks. They are decompressed together and cached. A
+ * sequential reader decompresses each chunk once. Reading a random example costs one band, a
+ * few milliseconds.
+ *
+ * Calls     nvidia_shard_detect, nvidia_shard_open, nvidia_shard_read for each example,
+ *           nvidia_shard_close */
 #pragma once
 
 #include <stdbool.h>

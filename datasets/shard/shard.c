@@ -160,8 +160,7 @@ static status read_labels(struct shard *s)
     if (!h5file_has_attribute(s->file, "labels")) {
         return STATUS_OK;
     }
-    s->labels = malloc(LABELS_TEXT_BYTES);
-    REQUIRE(s->labels != NULL, STATUS_INTERNAL, "out of memory for label names");
+    TRY(ALLOCATE(s->labels, LABELS_TEXT_BYTES, "label names"));
     TRY(h5file_read_text(s->file, s->path, "labels", s->labels, LABELS_TEXT_BYTES));
     TRY(labels_parse_json(s->labels, s->path, &labels));
     s->header.label_count = labels.count;
@@ -201,8 +200,8 @@ status shard_read_column(struct shard *s, int column, int64_t first, int64_t cou
 {
     struct chunks *c = s->columns[column];
     REQUIRE(first >= 0 && count >= 0 && first <= chunks_item_count(c) - count, STATUS_INTERNAL,
-            "%s: %" PRId64 " values from %" PRId64 " of %" PRId64 " are out of range", s->path,
-            count, first, chunks_item_count(c));
+            "%s: %" PRId64 " values from index %" PRId64 " are outside of the %" PRId64 " values",
+            s->path, count, first, chunks_item_count(c));
     for (int64_t done = 0, available = 0; done < count; done += available) {
         const void *stored;
         TRY(chunks_read(c, first + done, &stored, &available));
@@ -338,8 +337,8 @@ status shard_read(struct shard *shard, int64_t first, int64_t count, int32_t *ou
 {
     bool in_range = first >= 0 && count >= 0 && first <= shard->header.tokens - count;
     REQUIRE(in_range, STATUS_INTERNAL,
-            "%s: %" PRId64 " tokens from %" PRId64 " of %" PRId64 " are out of range", shard->path,
-            count, first, shard->header.tokens);
+            "%s: %" PRId64 " tokens from index %" PRId64 " are outside of the %" PRId64 " tokens",
+            shard->path, count, first, shard->header.tokens);
     while (count > 0) {
         const void *stored;
         int64_t available = 0;
@@ -355,7 +354,8 @@ status shard_read_documents(struct shard *shard, int64_t first, int64_t count, i
 {
     bool in_range = first >= 0 && count > 0 && first <= shard->header.documents + 1 - count;
     REQUIRE(in_range, STATUS_INTERNAL,
-            "%s: %" PRId64 " documents from %" PRId64 " of %" PRId64 " are out of range",
+            "%s: %" PRId64 " entries of /documents from index %" PRId64
+            " are outside of the %" PRId64 " documents",
             shard->path, count, first, shard->header.documents);
     for (int64_t done = 0; done < count;) {
         const void *stored;
@@ -377,13 +377,14 @@ status shard_read_documents(struct shard *shard, int64_t first, int64_t count, i
 }
 
 /* Searches from a first guess that assumes documents of equal length, with steps of 1, 2, 4, ...
- * and then by bisection. Entries close to each other are in the same chunk, so that few chunks are
- * read. */
+ * and then by bisection. Entries close to each other are in the same chunk, so that few chunks
+ * are read. */
 status shard_find_document(struct shard *shard, int64_t position, int64_t *out_document)
 {
     int64_t tokens = shard->header.tokens, documents = shard->header.documents;
     REQUIRE(position >= 0 && position < tokens, STATUS_INTERNAL,
-            "%s: token %" PRId64 " of %" PRId64 " is out of range", shard->path, position, tokens);
+            "%s: token %" PRId64 " is outside of the %" PRId64 " tokens", shard->path, position,
+            tokens);
     int64_t low = 0, high = documents; /* start[low] <= position < start[high] */
     int64_t probe = (int64_t)((double)position / (double)tokens * (double)documents), step = 1;
     while (high - low > 1) {
@@ -466,8 +467,9 @@ status shard_verify(struct shard *shard)
     struct hash *hash = NULL;
     status result = STATUS_OK;
     /* also large enough for SHARD_DOCUMENT_CHUNK starts */
-    void *buffer = malloc(VERIFY_TOKENS * sizeof(int32_t));
-    REQUIRE_GOTO(result, done, buffer != NULL, STATUS_INTERNAL, "out of memory for a window");
+    void *buffer = NULL;
+    TRY_GOTO(result, done,
+             memory_allocate_array(&buffer, VERIFY_TOKENS, sizeof(int32_t), "a window"));
     TRY_GOTO(result, done, hash_create(&hash));
     TRY_GOTO(result, done, verify_tokens(shard, hash, buffer));
     TRY_GOTO(result, done, compare_hash(shard, "tokens", shard->header.tokens_sha256, &hash));

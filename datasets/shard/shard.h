@@ -1,4 +1,5 @@
-/* A shard: one HDF5 file of tokens. Readers read windows at random positions; the writer streams.
+/* A shard: one HDF5 file of tokens, divided into documents. Readers read windows at random
+ * positions. The writer appends.
  *
  *   /tokens     uint16 (vocabulary <= 65,536) or uint32 (n,), chunks of 16 KiB, Fletcher32
  *   /documents  uint64 (d + 1,): document i is tokens[documents[i] : documents[i + 1]]
@@ -9,8 +10,14 @@
  *     of other programs need not have them. They detect damage that Fletcher32 cannot detect
  *     (swapped or zeroed chunks)
  *
- * A document has at least one token. The starts begin with 0, increase strictly and end with
- * `tokens`. Objectives that need more per example use additional datasets, see example.h. */
+ * A document has at least one token. The starts in /documents begin with 0, increase strictly and
+ * end with `tokens`. Objectives that need more values per example use additional datasets, the
+ * columns of example.h.
+ *
+ * Calls     Reading: shard_open, shard_check_tokenizer, the functions shard_read*, shard_close.
+ *           Writing: shard_writer_create; for each document shard_writer_append_tokens,
+ *           shard_writer_append_values and shard_writer_end_document; shard_writer_close, or
+ *           shard_writer_abandon after an error */
 #pragma once
 
 #include <stdbool.h>
@@ -54,8 +61,8 @@ status shard_open(const char *path, struct shard **out);
 status shard_open_part(const char *folder, const char *set, int index, int shards,
                        struct shard **out);
 
-/* shard_close - close the shard and set *shard to NULL; NULL is allowed. Always returns
- * STATUS_OK. */
+/* shard_close - close the shard and set *shard to NULL; NULL is allowed. Always
+ * returns STATUS_OK. */
 status shard_close(struct shard **shard);
 
 /* shard_get_header - return the header. It is valid until the shard is closed. */
@@ -86,8 +93,8 @@ status shard_read(struct shard *shard, int64_t first, int64_t count, int32_t *ou
  * Errors    as shard_read; STATUS_DATA if the entries do not increase or exceed the tokens */
 status shard_read_documents(struct shard *shard, int64_t first, int64_t count, int64_t *out);
 
-/* shard_read_column - read values [first, first + count) of a column of the shard's kind
- * (example.h).
+/* shard_read_column - read values [first, first + count) of a column of the shard's
+ * kind (example.h).
  *
  * Errors    as shard_read */
 status shard_read_column(struct shard *shard, int column, int64_t first, int64_t count,
@@ -142,8 +149,8 @@ status shard_writer_end_document(struct shard_writer *w);
 /* shard_writer_tokens - return the number of tokens appended so far. */
 int64_t shard_writer_tokens(const struct shard_writer *w);
 
-/* shard_writer_close - end the last document, flush, sync, rename the file to path, and set *w to
- * NULL.
+/* shard_writer_close - end the last document, flush, sync, rename the file to path, and set *w
+ * to NULL.
  *
  * Errors    STATUS_DATA: no token was appended; STATUS_WRITE. No file is then left at path. */
 status shard_writer_close(struct shard_writer **w);

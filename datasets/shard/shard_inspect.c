@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/terminal.h"
 #include "base/text.h"
 #include "datasets/shard/shard.h"
 
@@ -28,8 +29,7 @@ static status print_json(const char *path, const struct shard_header *h, const c
             "the path %s is not valid UTF-8 and cannot be printed as JSON", path);
     bool written = json_dumpf(root, stdout, JSON_INDENT(2)) == 0 && fputc('\n', stdout) != EOF;
     json_decref(root);
-    REQUIRE(written && fflush(stdout) == 0, STATUS_WRITE, "cannot write to standard output");
-    return STATUS_OK;
+    return terminal_flush(written);
 }
 
 static status print_lines(const char *path, const struct shard_header *h, const char *labels)
@@ -57,11 +57,9 @@ static status print_lines(const char *path, const struct shard_header *h, const 
         printf("end token        %" PRId64 "\n", h->eos_id);
     }
     printf("tokenizer        SHA-256 %.32s...\n", h->tokenizer_sha256);
-    printf("whole            yes: checksums, %s, all ids and documents\n",
+    printf("valid            yes: checksums, %s, all ids and documents\n",
            h->tokens_sha256[0] != '\0' ? "SHA-256" : "no SHA-256 stored");
-    REQUIRE(fflush(stdout) == 0 && !ferror(stdout), STATUS_WRITE,
-            "cannot write to standard output");
-    return STATUS_OK;
+    return terminal_flush(true);
 }
 
 status shard_inspect(const char *path, bool json)

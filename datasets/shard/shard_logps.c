@@ -119,9 +119,9 @@ static status read_values(hid_t file, const char *path, int64_t pairs, int64_t d
 {
     hid_t dataset;
     int64_t shape[2] = {0, 0};
-    int rank = 0;
-    TRY(h5file_open_dataset(file, path, "logps", H5T_IEEE_F64LE, 2, &dataset, shape, &rank));
-    bool matches = rank == 2 && shape[0] == pairs && shape[1] == 2;
+    int dimensions = 0;
+    TRY(h5file_open_dataset(file, path, "logps", H5T_IEEE_F64LE, 2, &dataset, shape, &dimensions));
+    bool matches = dimensions == 2 && shape[0] == pairs && shape[1] == 2;
     const hsize_t start[2] = {0, 0}, count[2] = {(hsize_t)pairs, 2};
     status checked =
         matches ? h5file_check_chunks(dataset, path, "logps", start, count) : STATUS_OK;

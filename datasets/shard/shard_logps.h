@@ -7,8 +7,10 @@
  *               weights), tokenizer_sha256, data (hash of the shard set), precision;
  *               done: number of computed pairs, from the first
  *
- * The file is replaced as a whole when more pairs are computed. It is valid for one reference
- * model, one set of shards and one precision. */
+ * The file is valid for one reference model, one set of shards and one precision: its key.
+ *
+ * Calls     shard_logps_read; if some pairs are missing, compute them and call shard_logps_write,
+ *           which replaces the whole file */
 #pragma once
 
 #include <stdint.h>

@@ -7,44 +7,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/file.h"
-#include "base/log.h"
 #include "base/memory.h"
-#include "datasets/shard/nvidia_shard.h"
-#include "datasets/shard/shard.h"
+#include "datasets/shard/shard_set_impl.h"
 #include "datasets/shard/shard_task.h"
-
-/* A shard of the set. */
-struct member {
-    char *path;
-    struct shard_header header;
-    int64_t first_sample;        /* number of its first sample in the set */
-    int64_t first_token;         /* number of its first token in the set */
-    struct shard *shard;         /* NULL: not open */
-    struct nvidia_shard *nvidia; /* used instead of shard if is_nvidia */
-    bool is_nvidia;
-    uint64_t last_read; /* value of set->reads at the last read; the oldest is closed first */
-};
-
-struct shard_set {
-    struct member *members;
-    int count;
-    int open_count, open_limit;
-    uint64_t reads; /* reads so far */
-    int64_t sequence_tokens, vocab_size;
-    enum example_kind kind;
-    int64_t samples, tokens;
-};
 
 static int compare_paths(const void *a, const void *b)
 {
-    return strcmp(((const struct member *)a)->path, ((const struct member *)b)->path);
+    return strcmp(((const struct shard_set_member *)a)->path,
+                  ((const struct shard_set_member *)b)->path);
 }
 
 static status add_members(struct shard_set *set, const glob_t *found)
 {
-    set->members = calloc(found->gl_pathc, sizeof *set->members);
-    REQUIRE(set->members != NULL, STATUS_INTERNAL, "out of memory for %zu shards", found->gl_pathc);
+    TRY(ALLOCATE(set->members, found->gl_pathc, "shards"));
     for (size_t i = 0; i < found->gl_pathc; i++) {
         set->members[i].path = strdup(found->gl_pathv[i]);
         REQUIRE(set->members[i].path != NULL, STATUS_INTERNAL, "out of memory for a path");
@@ -101,44 +76,16 @@ const char *shard_set_parse_number(const char *path, int *of)
     return end + 1;
 }
 
-/* Checks that no file of a preparation is missing on disk, and that no two preparations are mixed.
- * Otherwise training would silently use other data. A glob may select only some of the files. */
-static status check_complete(const struct shard_set *set)
-{
-    for (int i = 0; i < set->count; i++) {
-        int of = 0, previous_of = 0;
-        const char *path = set->members[i].path, *number = shard_set_parse_number(path, &of);
-        if (number == NULL) {
-            continue;
-        }
-        int stem = (int)(number - path);
-        const char *previous = i > 0 ? set->members[i - 1].path : "";
-        bool same_stem = i > 0 && strncmp(previous, path, (size_t)stem) == 0 &&
-                         shard_set_parse_number(previous, &previous_of) == previous + stem;
-        REQUIRE(!same_stem || previous_of == of, STATUS_DATA,
-                "%s and %s belong to two different preparations; remove the files of one of them",
-                previous, path);
-        for (int member = 0; member < of && !same_stem; member++) {
-            char expected[FILE_PATH_BYTES];
-            snprintf(expected, sizeof expected, "%.*s%05d-of-%05d.h5", stem, path, member, of);
-            REQUIRE(file_exists(expected), STATUS_DATA,
-                    "%s is missing: the set of %s is incomplete; run `bireme prepare` again",
-                    expected, path);
-        }
-    }
-    return STATUS_OK;
-}
-
-static bool is_open(const struct member *m)
+static bool is_open(const struct shard_set_member *m)
 {
     return m->shard != NULL || m->nvidia != NULL;
 }
 
 static status close_oldest(struct shard_set *set)
 {
-    struct member *oldest = NULL;
+    struct shard_set_member *oldest = NULL;
     for (int i = 0; i < set->count; i++) {
-        struct member *m = &set->members[i];
+        struct shard_set_member *m = &set->members[i];
         if (is_open(m) && (oldest == NULL || m->last_read < oldest->last_read)) {
             oldest = m;
         }
@@ -168,58 +115,7 @@ static struct shard_header make_nvidia_header(const struct nvidia_shard *shard)
                                  .token_bytes = 4};
 }
 
-/* Checks that label numbers have the same meaning in all shards and in the model. */
-static status check_labels(const struct member *m, const char *sha256)
-{
-    REQUIRE(strcmp(m->header.labels_sha256, sha256) == 0, STATUS_DATA,
-            "%s has %d labels that differ from those of the model or of the other shards, or are "
-            "in another order; prepare the shards together, or with the same --labels, for example "
-            "those of a run (--labels runs/NAME)",
-            m->path, m->header.label_count);
-    return STATUS_OK;
-}
-
-static status check_join_encoding(const struct member *m, enum shard_join required)
-{
-    bool joined = m->header.join_encoding;
-    REQUIRE(m->header.kind != EXAMPLE_SFT || required == SHARD_JOIN_ANY ||
-                joined == (required == SHARD_JOIN_TRUE),
-            STATUS_DATA,
-            "%s has prompts and completions that were encoded %s, but sft.join_encoding is %s; set "
-            "it to %s, or run `bireme prepare` %s --join-encoding",
-            m->path, joined ? "together" : "separately", joined ? "false" : "true",
-            joined ? "true" : "false", joined ? "without" : "with");
-    return STATUS_OK;
-}
-
-/* Checks the kind, the longest example, the labels and the tokenizer of a shard. */
-static status check_member(const struct shard_set *set, const struct member *m,
-                           const struct shard_set_options *options)
-{
-    enum example_kind expected_kind = set->kind;
-    REQUIRE(m->header.kind == expected_kind, STATUS_DATA,
-            "%s contains examples of the kind '%s', not '%s' as this objective requires; set "
-            "--objective of `bireme prepare`",
-            m->path, example_get_format(m->header.kind)->name,
-            example_get_format(expected_kind)->name);
-    bool has_length_limit =
-        set->kind == EXAMPLE_SENTENCE_PAIRS ||
-        (set->kind >= EXAMPLE_CLASSIFY && set->kind < EXAMPLE_CHOOSE); /* kinds with one text */
-    REQUIRE(m->header.longest_tokens <= set->sequence_tokens || !has_length_limit, STATUS_DATA,
-            "%s has examples of up to %" PRId64 " tokens, but the sequence length is %" PRId64
-            "; run `bireme prepare` with --sequence-length %" PRId64
-            ", or set data.sequence_length to %" PRId64,
-            m->path, m->header.longest_tokens, set->sequence_tokens, set->sequence_tokens,
-            m->header.longest_tokens);
-    TRY(check_labels(m, options->labels_sha256 != NULL ? options->labels_sha256
-                                                       : set->members[0].header.labels_sha256));
-    TRY(check_join_encoding(m, options->join_encoding));
-    return m->is_nvidia
-               ? STATUS_OK
-               : shard_check_tokenizer(m->shard, options->vocab_size, options->tokenizer_sha256);
-}
-
-static status open_member(struct shard_set *set, struct member *m)
+status shard_set_open_member(struct shard_set *set, struct shard_set_member *m)
 {
     m->last_read = ++set->reads;
     if (is_open(m)) {
@@ -242,119 +138,11 @@ static status open_member(struct shard_set *set, struct member *m)
     return STATUS_OK;
 }
 
-/* Checks that prompt and responses are not empty, and that the prompt with either response has at
- * most T tokens. */
-static status check_pair(const struct shard_set *set, const struct member *m, int64_t index,
-                         int64_t tokens, int64_t prompt, int64_t chosen)
-{
-    REQUIRE(prompt > 0 && chosen > 0 && prompt + chosen < tokens, STATUS_DATA,
-            "%s: example %" PRId64 " has %" PRId64 " tokens, a prompt of %" PRId64
-            " and a chosen response of %" PRId64,
-            m->path, index, tokens, prompt, chosen);
-    int64_t rejected = tokens - prompt - chosen;
-    int64_t longest = prompt + (chosen > rejected ? chosen : rejected);
-    REQUIRE(longest <= set->sequence_tokens, STATUS_DATA,
-            "%s: example %" PRId64 " has %" PRId64
-            " tokens in prompt and response, but the sequence length is %" PRId64
-            "; run `bireme prepare` with --sequence-length %" PRId64
-            ", or raise data.sequence_length",
-            m->path, index, longest, set->sequence_tokens, set->sequence_tokens);
-    return STATUS_OK;
-}
-
-/* Checks the lengths of all pairs of a shard. */
-static status check_pairs(const struct shard_set *set, const struct member *m)
-{
-    enum { BLOCK = 256 };
-    int64_t starts[BLOCK + 1];
-    uint32_t prompt[BLOCK], chosen[BLOCK];
-    for (int64_t first = 0; first < m->header.documents; first += BLOCK) {
-        int64_t left = m->header.documents - first, count = left < BLOCK ? left : BLOCK;
-        TRY(shard_read_documents(m->shard, first, count + 1, starts));
-        TRY(shard_read_column(m->shard, EXAMPLE_PROMPT, first, count, prompt));
-        TRY(shard_read_column(m->shard, EXAMPLE_CHOSEN, first, count, chosen));
-        for (int64_t i = 0; i < count; i++) {
-            TRY(check_pair(set, m, first + i, starts[i + 1] - starts[i], prompt[i], chosen[i]));
-        }
-    }
-    return STATUS_OK;
-}
-
-/* Checks that source and target are not empty and have at most T tokens each. */
-static status check_source_and_target(const struct shard_set *set, const struct member *m,
-                                      int64_t index, int64_t tokens, int64_t source)
-{
-    REQUIRE(source > 0 && source < tokens, STATUS_DATA,
-            "%s: example %" PRId64 " has %" PRId64 " tokens and a source of %" PRId64, m->path,
-            index, tokens, source);
-    int64_t target = tokens - source, longest = source > target ? source : target;
-    REQUIRE(longest <= set->sequence_tokens, STATUS_DATA,
-            "%s: example %" PRId64 " has a %s of %" PRId64
-            " tokens, but the sequence length is %" PRId64
-            "; run `bireme prepare` with --sequence-length %" PRId64
-            ", or raise data.sequence_length",
-            m->path, index, source >= target ? "source" : "target", longest, set->sequence_tokens,
-            set->sequence_tokens);
-    return STATUS_OK;
-}
-
-/* Checks the lengths of all examples of a shard of the kind seq2seq. */
-static status check_sources(const struct shard_set *set, const struct member *m)
-{
-    enum { BLOCK = 256 };
-    int64_t starts[BLOCK + 1];
-    uint32_t source[BLOCK];
-    for (int64_t first = 0; first < m->header.documents; first += BLOCK) {
-        int64_t left = m->header.documents - first, count = left < BLOCK ? left : BLOCK;
-        TRY(shard_read_documents(m->shard, first, count + 1, starts));
-        TRY(shard_read_column(m->shard, EXAMPLE_SOURCE, first, count, source));
-        for (int64_t i = 0; i < count; i++) {
-            TRY(check_source_and_target(set, m, first + i, starts[i + 1] - starts[i], source[i]));
-        }
-    }
-    return STATUS_OK;
-}
-
-static status check_members(struct shard_set *set, const struct shard_set_options *options)
-{
-    for (int i = 0; i < set->count; i++) {
-        struct member *m = &set->members[i];
-        TRY(open_member(set, m));
-        TRY(check_member(set, m, options));
-        TRY(set->kind == EXAMPLE_PREFERENCE_PAIRS ? check_pairs(set, m)
-            : set->kind == EXAMPLE_SEQ2SEQ        ? check_sources(set, m)
-                                                  : STATUS_OK);
-        m->first_sample = set->samples;
-        m->first_token = set->tokens;
-        int64_t samples = set->kind != EXAMPLE_TEXT ? m->header.documents
-                                                    : (m->header.tokens - 1) / set->sequence_tokens;
-        if (samples == 0) {
-            log_warning("SHARD-SHORT",
-                        "%s has %" PRId64 " tokens, fewer than the %" PRId64 " of one sample",
-                        m->path, m->header.tokens, set->sequence_tokens + 1);
-        }
-        set->samples += samples;
-        set->tokens += m->header.tokens;
-    }
-    REQUIRE(set->samples > 0, STATUS_DATA,
-            "%s contains %" PRId64 " tokens and no sample of %" PRId64
-            " (sequence length + 1); use a shorter sequence_length or more text",
-            options->path, set->tokens, set->sequence_tokens + 1);
-    if (set->tokens > SHARD_SET_VERIFY_TOKENS) {
-        return STATUS_OK;
-    }
-    for (int i = 0; i < set->count; i++) {
-        TRY(open_member(set, &set->members[i]));
-        TRY(set->members[i].is_nvidia ? STATUS_OK : shard_verify(set->members[i].shard));
-    }
-    return STATUS_OK;
-}
-
 status shard_set_open(const struct shard_set_options *options, struct shard_set **out)
 {
     *out = NULL;
     REQUIRE(options->sequence_tokens > 0 && options->open_limit > 0, STATUS_INTERNAL,
-            "invalid options: samples of %" PRId64 " tokens, %d open shards",
+            "shard set: samples of %" PRId64 " tokens, %d open shards; both must be above 0",
             options->sequence_tokens, options->open_limit);
     struct shard_set *set;
     TRY(ALLOCATE(set, 1, "a set of shards"));
@@ -364,8 +152,8 @@ status shard_set_open(const struct shard_set_options *options, struct shard_set 
     set->kind = options->kind;
     status result = STATUS_OK;
     TRY_GOTO(result, failed, find_members(set, options->path));
-    TRY_GOTO(result, failed, check_complete(set));
-    TRY_GOTO(result, failed, check_members(set, options));
+    TRY_GOTO(result, failed, shard_set_check_complete(set));
+    TRY_GOTO(result, failed, shard_set_check_members(set, options));
     *out = set;
     return STATUS_OK;
 failed:
@@ -477,7 +265,7 @@ int64_t shard_set_tokens(const struct shard_set *set)
 
 /* Returns the member that contains a sample: the last one that does not begin after it. Members
  * without samples are skipped, because the next member has the same first sample. */
-static struct member *find_member(const struct shard_set *set, int64_t sample)
+static struct shard_set_member *find_member(const struct shard_set *set, int64_t sample)
 {
     int low = 0, high = set->count;
     while (high - low > 1) {
@@ -492,7 +280,7 @@ static struct member *find_member(const struct shard_set *set, int64_t sample)
 }
 
 /* Returns the first token of a sample in its shard. */
-static int64_t compute_window_start(const struct shard_set *set, const struct member *m,
+static int64_t compute_window_start(const struct shard_set *set, const struct shard_set_member *m,
                                     int64_t sample, int64_t shift)
 {
     int64_t last = m->header.tokens - 1 - set->sequence_tokens;
@@ -502,8 +290,8 @@ static int64_t compute_window_start(const struct shard_set *set, const struct me
 
 status shard_set_read(struct shard_set *set, int64_t sample, int64_t shift, int32_t *tokens)
 {
-    struct member *m = find_member(set, sample);
-    TRY(open_member(set, m));
+    struct shard_set_member *m = find_member(set, sample);
+    TRY(shard_set_open_member(set, m));
     int64_t first = compute_window_start(set, m, sample, shift);
     return shard_read(m->shard, first, set->sequence_tokens + 1, tokens);
 }
@@ -511,8 +299,8 @@ status shard_set_read(struct shard_set *set, int64_t sample, int64_t shift, int3
 status shard_set_read_starts(struct shard_set *set, int64_t sample, int64_t shift, int32_t *offsets,
                              int64_t *count)
 {
-    struct member *m = find_member(set, sample);
-    TRY(open_member(set, m));
+    struct shard_set_member *m = find_member(set, sample);
+    TRY(shard_set_open_member(set, m));
     int64_t first = compute_window_start(set, m, sample, shift);
     int64_t last = first + set->sequence_tokens, document = 0;
     TRY(shard_find_document(m->shard, first, &document));
@@ -535,7 +323,7 @@ status shard_set_read_starts(struct shard_set *set, int64_t sample, int64_t shif
 }
 
 /* Reads a sentence pair of a Bireme shard. */
-static status read_example(const struct member *m, int64_t index, struct example *out)
+static status read_example(const struct shard_set_member *m, int64_t index, struct example *out)
 {
     int64_t range[2];
     uint32_t first = 0, next = 0;
@@ -561,15 +349,15 @@ static status read_example(const struct member *m, int64_t index, struct example
     return STATUS_OK;
 }
 
-static status read_pair(const struct shard_set *set, const struct member *m, int64_t index,
-                        struct example *out)
+static status read_pair(const struct shard_set *set, const struct shard_set_member *m,
+                        int64_t index, struct example *out)
 {
     int64_t range[2];
     uint32_t prompt = 0, chosen = 0;
     TRY(shard_read_documents(m->shard, index, 2, range));
     TRY(shard_read_column(m->shard, EXAMPLE_PROMPT, index, 1, &prompt));
     TRY(shard_read_column(m->shard, EXAMPLE_CHOSEN, index, 1, &chosen));
-    TRY(check_pair(set, m, index, range[1] - range[0], prompt, chosen));
+    TRY(shard_set_check_pair(set, m, index, range[1] - range[0], prompt, chosen));
     out->tokens = range[1] - range[0];
     out->prompt = prompt;
     out->chosen = chosen;
@@ -577,14 +365,14 @@ static status read_pair(const struct shard_set *set, const struct member *m, int
 }
 
 /* Reads the tokens of an example of the kind seq2seq; ids NULL: only its lengths. */
-static status read_source_and_target(const struct shard_set *set, const struct member *m,
+static status read_source_and_target(const struct shard_set *set, const struct shard_set_member *m,
                                      int64_t index, struct example *out, int32_t *ids)
 {
     int64_t range[2];
     uint32_t source = 0;
     TRY(shard_read_documents(m->shard, index, 2, range));
     TRY(shard_read_column(m->shard, EXAMPLE_SOURCE, index, 1, &source));
-    TRY(check_source_and_target(set, m, index, range[1] - range[0], source));
+    TRY(shard_set_check_source_and_target(set, m, index, range[1] - range[0], source));
     out->tokens = range[1] - range[0];
     out->source = source;
     return ids != NULL ? shard_read(m->shard, range[0], out->tokens, ids) : STATUS_OK;
@@ -593,9 +381,9 @@ static status read_source_and_target(const struct shard_set *set, const struct m
 status shard_set_read_lengths(struct shard_set *set, int64_t sample, int64_t *source,
                               int64_t *target)
 {
-    struct member *m = find_member(set, sample);
+    struct shard_set_member *m = find_member(set, sample);
     struct example e = {0};
-    TRY(open_member(set, m));
+    TRY(shard_set_open_member(set, m));
     TRY(read_source_and_target(set, m, sample - m->first_sample, &e, NULL));
     *source = e.source;
     *target = e.tokens - e.source;
@@ -604,8 +392,8 @@ status shard_set_read_lengths(struct shard_set *set, int64_t sample, int64_t *so
 
 status shard_set_read_example(struct shard_set *set, int64_t sample, struct example *out)
 {
-    struct member *m = find_member(set, sample);
-    TRY(open_member(set, m));
+    struct shard_set_member *m = find_member(set, sample);
+    TRY(shard_set_open_member(set, m));
     int64_t index = sample - m->first_sample;
     if (set->kind == EXAMPLE_PREFERENCE_PAIRS) {
         return read_pair(set, m, index, out);
@@ -622,9 +410,9 @@ status shard_set_read_example(struct shard_set *set, int64_t sample, struct exam
 
 status shard_set_range(struct shard_set *set, int64_t example, struct shard_set_range *out)
 {
-    struct member *m = find_member(set, example);
+    struct shard_set_member *m = find_member(set, example);
     int64_t range[2];
-    TRY(open_member(set, m));
+    TRY(shard_set_open_member(set, m));
     TRY(shard_read_documents(m->shard, example - m->first_sample, 2, range));
     *out = (struct shard_set_range){m->first_token + range[0], m->first_token + range[1],
                                     (int)(m - set->members)};
@@ -632,7 +420,7 @@ status shard_set_range(struct shard_set *set, int64_t example, struct shard_set_
 }
 
 /* Returns the member that contains a token of the set. */
-static struct member *find_member_of_token(const struct shard_set *set, int64_t token)
+static struct shard_set_member *find_member_of_token(const struct shard_set *set, int64_t token)
 {
     int low = 0, high = set->count;
     while (high - low > 1) {
@@ -649,8 +437,8 @@ static struct member *find_member_of_token(const struct shard_set *set, int64_t 
 status shard_set_read_tokens(struct shard_set *set, int64_t first, int64_t count, int32_t *ids,
                              uint32_t *loss_mask)
 {
-    struct member *m = find_member_of_token(set, first);
-    TRY(open_member(set, m));
+    struct shard_set_member *m = find_member_of_token(set, first);
+    TRY(shard_set_open_member(set, m));
     if (ids != NULL) {
         TRY(shard_read(m->shard, first - m->first_token, count, ids));
     }
@@ -662,7 +450,7 @@ status shard_set_read_tokens(struct shard_set *set, int64_t first, int64_t count
 void shard_set_locate(const struct shard_set *set, int64_t sample, int64_t shift, char *text,
                       int bytes)
 {
-    const struct member *m = find_member(set, sample);
+    const struct shard_set_member *m = find_member(set, sample);
     if (set->kind != EXAMPLE_TEXT) {
         snprintf(text, (size_t)bytes, "%s example %" PRId64, m->path, sample - m->first_sample);
         return;
@@ -674,7 +462,7 @@ void shard_set_locate(const struct shard_set *set, int64_t sample, int64_t shift
 
 void shard_set_locate_token(const struct shard_set *set, int64_t token, char *text, int bytes)
 {
-    const struct member *m = find_member_of_token(set, token);
+    const struct shard_set_member *m = find_member_of_token(set, token);
     snprintf(text, (size_t)bytes, "%s token %" PRId64, m->path, token - m->first_token);
 }
 

@@ -1,9 +1,16 @@
 /* A shard set: all shards of one data source as one list of samples.
  *
- * A sample is a window of T + 1 tokens. Sample j of a shard starts at token j T, so that a shard of
- * n tokens has floor((n - 1) / T) samples. Up to T tokens at its end belong to no sample. The
- * shards are ordered by name. Only a few shards are open at the same time, so that memory does not
- * grow with their number. */
+ *   window  T + 1 consecutive tokens of a shard of text. Window j of a shard starts at token j T.
+ *           Therefore a shard of n tokens has floor((n - 1) / T) windows, and up to T tokens at its
+ *           end belong to no window.
+ *   sample  The unit that is counted and read: a window of text. For other kinds (example.h) it is
+ *           one example.
+ *
+ * The shards are ordered by name, and the samples are numbered over all shards. Only a few shards
+ * are open at the same time, so that memory does not grow with their number.
+ *
+ * Calls     shard_set_open; shard_set_read for text, shard_set_read_example for other kinds;
+ *           shard_set_close */
 #pragma once
 
 #include <stdint.h>
@@ -23,7 +30,7 @@ struct shard_set_options {
     int64_t sequence_tokens;      /* T */
     int64_t vocab_size;           /* every shard must have this vocabulary size */
     const char *tokenizer_sha256; /* every shard must have this hash; NULL: not checked */
-    const char *labels_sha256; /* every shard must have this hash; NULL: that of the first shard */
+    const char *labels_sha256; /* every shard must have this hash; NULL: hash of the first shard */
     enum shard_join join_encoding;
     int open_limit; /* shards that may be open at the same time, >= 1 */
     /* EXAMPLE_TEXT: samples are windows. Otherwise a sample is an example: up to T tokens (sentence
@@ -49,8 +56,8 @@ status shard_set_close(struct shard_set **set);
  * none or the folder cannot be read. */
 int shard_set_count_files(const char *path);
 
-/* shard_set_read_text_pairs - set *out to whether every example of the first shard that matches the
- * path has two segments. *out is false for shards of other kinds than classify and regress.
+/* shard_set_read_text_pairs - check whether every example of the first shard that matches the path
+ * has two segments, and set *out. *out is false for kinds other than classify and regress.
  *
  * Errors    as shard_set_open */
 status shard_set_read_text_pairs(const char *path, bool *out);

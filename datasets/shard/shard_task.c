@@ -136,8 +136,8 @@ static status read_answer(const struct location *p, struct example *e)
     return STATUS_OK;
 }
 
-/* Finds the texts of an example and sets its token types. Until then e->token_type_ids contains the
- * marks. */
+/* Finds the texts of an example and sets its token types. Until then e->token_type_ids contains
+ * the marks. */
 static status find_texts(const struct location *p, int64_t sequence_tokens, struct example *e)
 {
     e->texts = 0;

@@ -1,4 +1,5 @@
-/* Reads examples of the task kinds (example.h) from a shard. */
+/* Reads examples of the task kinds from a shard: EXAMPLE_CLASSIFY and all later kinds
+ * of example.h. */
 #pragma once
 
 #include "datasets/shard/shard.h"
@@ -6,9 +7,9 @@
 /* shard_task_read - read example `index`: its tokens, texts, token types and labels, and the
  * positions of the tokens that the head reads.
  *
- * The number of positions depends on the kind. classify and regress have one, and choose has one
- * for each text; the caller sets these positions. classify_tokens has the tokens with a label.
- * answer and embed have all tokens.
+ * The positions depend on the kind. classify and regress have one position, and choose has one for
+ * each text; the caller sets these positions. The positions of classify_tokens are the tokens with
+ * a label. The positions of answer and embed are all tokens.
  *
  * Shapes    labels: classify 1, classify_tokens one per position, answer 2, choose 1
  * Errors    STATUS_DATA: inconsistent values in the shard, or a text longer than sequence_tokens */

@@ -43,8 +43,7 @@ static status open_column(struct shard_writer *w, struct column *c, const char *
     c->type = memory_type;
     c->item_bytes = H5Tget_size(file_type);
     c->chunk_items = chunk_items;
-    c->buffer = malloc((size_t)chunk_items * c->item_bytes);
-    REQUIRE(c->buffer != NULL, STATUS_INTERNAL, "out of memory for a chunk of %s", w->path);
+    TRY(memory_allocate_array(&c->buffer, (size_t)chunk_items, c->item_bytes, w->path));
     TRY(hash_create(&c->hash));
     hsize_t none = 0, unlimited = H5S_UNLIMITED, chunk = (hsize_t)chunk_items;
     hid_t properties;
@@ -106,14 +105,14 @@ static void free_column(struct column *c)
     *c = (struct column){.dataset = H5I_INVALID_HID};
 }
 
-static char *make_temporary_name(const char *path)
+static status set_names(struct shard_writer *w, const char *path)
 {
-    size_t bytes = strlen(path) + sizeof ".tmp";
-    char *name = malloc(bytes);
-    if (name != NULL) {
-        snprintf(name, bytes, "%s.tmp", path);
-    }
-    return name;
+    size_t bytes = strlen(path) + 1;
+    TRY(ALLOCATE(w->path, bytes, "a path"));
+    TRY(ALLOCATE(w->temporary, bytes + strlen(".tmp"), "a path"));
+    memcpy(w->path, path, bytes);
+    snprintf(w->temporary, bytes + strlen(".tmp"), "%s.tmp", path);
+    return STATUS_OK;
 }
 
 static status open_file(struct shard_writer *w)
@@ -156,11 +155,8 @@ status shard_writer_create(const char *path, const struct shard_header *header,
     }
     w->header = *header;
     w->header.tokens = w->header.documents = w->header.longest_tokens = 0;
-    w->path = strdup(path);
-    w->temporary = make_temporary_name(path);
     status result = STATUS_OK;
-    REQUIRE_GOTO(result, failed, w->path != NULL && w->temporary != NULL, STATUS_INTERNAL,
-                 "out of memory for a path");
+    TRY_GOTO(result, failed, set_names(w, path));
     TRY_GOTO(result, failed, open_file(w));
     *out = w;
     return STATUS_OK;

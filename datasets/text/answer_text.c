@@ -2,10 +2,12 @@
 
 #include <ctype.h>
 #include <stdbool.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include <utf8proc.h>
+
+#include "base/memory.h"
+#include "datasets/text/char_class.h"
 
 enum { REPLACEMENT = 0xFFFD, MAX_CHAR_BYTES = 4 };
 
@@ -15,13 +17,6 @@ struct answer_writer {
     size_t bytes, word; /* word: offset of the last run of word characters */
     bool in_word;
 };
-
-/* Returns whether Python's str.split treats the character as white space. */
-static bool is_space(int32_t code)
-{
-    return (code >= 0x09 && code <= 0x0D) || (code >= 0x1C && code <= 0x20) || code == 0x85 ||
-           code == 0x2028 || code == 0x2029 || utf8proc_category(code) == UTF8PROC_CATEGORY_ZS;
-}
 
 /* Returns whether the character matches \w of Python's re, except for the underscore, which is
  * punctuation. These are the letters and numbers of all scripts. */
@@ -72,15 +67,15 @@ static void add_char(struct answer_writer *f, int32_t code)
         f->in_word = true;
         f->word = f->bytes;
     }
-    append_char(f, is_space(code) ? ' ' : code);
+    append_char(f, char_class_is_space((uint32_t)code) ? ' ' : code);
 }
 
 status answer_text_normalize(const char *text, char **out)
 {
     size_t bytes = strlen(text);
-    struct answer_writer f = {
-        .text = malloc(3 * bytes + MAX_CHAR_BYTES + 1)}; /* 3: one byte may become U+FFFD */
-    REQUIRE(f.text != NULL, STATUS_INTERNAL, "out of memory for an answer of %zu bytes", bytes);
+    struct answer_writer f = {0};
+    /* 3: one byte may become U+FFFD */
+    TRY(ALLOCATE(f.text, 3 * bytes + MAX_CHAR_BYTES + 1, "an answer"));
     for (size_t pos = 0; pos < bytes;) {
         int32_t code = 0;
         utf8proc_ssize_t used = utf8proc_iterate((const utf8proc_uint8_t *)text + pos,

@@ -18,12 +18,14 @@ bool char_class_is_symbol(uint32_t code);
  * Unicode's White_Space and the separators U+001C to U+001F. */
 bool char_class_is_space(uint32_t code);
 
-/* char_class_to_lower, char_class_to_upper - return the simple case mapping of a character. */
+/* char_class_to_lower - return the simple lower case mapping of a character. */
 uint32_t char_class_to_lower(uint32_t code);
+
+/* char_class_to_upper - return the simple upper case mapping of a character. */
 uint32_t char_class_to_upper(uint32_t code);
 
-/* char_class_read - decode the character at text[0]; return its length in bytes. A byte that is not
- * UTF-8 is a character U+FFFD.
+/* char_class_read - decode the character at text[0] and return its length in bytes. A byte that is
+ * not UTF-8 counts as the character U+FFFD.
  *
  * Units     bytes > 0; the result is 1 to 4 */
 size_t char_class_read(const char *text, size_t bytes, uint32_t *code);

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "base/utf8.h"
 #include "datasets/text/unicode_form.h"
 
@@ -15,9 +16,7 @@ static status copy_text(const char *text, char **out)
 
 status decoder_add(struct decoder *d, const struct decoder_step *step)
 {
-    struct decoder_step *grown = realloc(d->steps, ((size_t)d->count + 1) * sizeof *grown);
-    REQUIRE(grown != NULL, STATUS_INTERNAL, "out of memory for a decoder of %d steps", d->count);
-    d->steps = grown;
+    TRY(GROW(d->steps, d->count + 1, "the steps of a decoder"));
     d->steps[d->count] = *step;
     d->steps[d->count].from = d->steps[d->count].to = NULL;
     d->count++;
@@ -45,14 +44,7 @@ void decoder_tokens_free(struct decoder_tokens *tokens)
 /* Ends a token at the end of the text. */
 static status end_token(struct decoder_tokens *t)
 {
-    if (t->count == t->capacity) {
-        int64_t capacity = t->capacity * 2 + 64;
-        size_t *grown = realloc(t->ends, (size_t)capacity * sizeof *grown);
-        REQUIRE(grown != NULL, STATUS_INTERNAL, "out of memory for %lld tokens",
-                (long long)capacity);
-        t->ends = grown;
-        t->capacity = capacity;
-    }
+    TRY(RESERVE(t->ends, t->capacity, t->count + 1, "the ends of tokens"));
     t->ends[t->count++] = t->text.count;
     return STATUS_OK;
 }

@@ -1,5 +1,5 @@
-/* The decoder of a tokenizer: a list of steps that turn the texts of tokens into text. The steps
- * are those of Hugging Face `tokenizers` and have the same results. */
+/* The decoder of a tokenizer: a list of steps that turn the texts of tokens into text. Hugging Face
+ * `tokenizers` has the same steps, with the same results. */
 #pragma once
 
 #include <stdbool.h>
@@ -52,8 +52,8 @@ status decoder_append(struct decoder_tokens *tokens, const char *text, size_t by
  *
  * continued: the tokens continue a text, so nothing is removed at their beginning.
  *
- * Errors    STATUS_DATA: the text grows more than DECODER_GROWTH times; STATUS_INTERNAL (out of
- *           memory) */
+ * Errors    STATUS_DATA: the text grows more than DECODER_GROWTH times; STATUS_INTERNAL (out
+ *           of memory) */
 status decoder_run(const struct decoder *d, bool continued, struct decoder_tokens *tokens);
 
 /* decoder_tokens_free - free the texts. */

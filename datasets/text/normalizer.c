@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "base/utf8.h"
 
 static status copy_text(const char *text, char **out)
@@ -14,12 +15,11 @@ static status copy_text(const char *text, char **out)
 
 status normalizer_add(struct normalizer *n, const struct normalizer_step *step)
 {
-    struct normalizer_step *grown = realloc(n->steps, ((size_t)n->count + 1) * sizeof *grown);
-    if (grown == NULL) {
+    status result = GROW(n->steps, n->count + 1, "the steps of a normalizer");
+    if (result != STATUS_OK) {
         precompiled_close(step->map);
-        RAISE(STATUS_INTERNAL, "out of memory for a normalizer of %d steps", n->count);
+        return result;
     }
-    n->steps = grown;
     n->steps[n->count] = *step;
     n->steps[n->count].from = n->steps[n->count].to = NULL;
     n->count++;

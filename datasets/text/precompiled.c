@@ -60,12 +60,12 @@ static bool decode_base64(const char *text, size_t bytes, uint8_t *out, size_t *
 status precompiled_open(const char *base64, size_t bytes, const char *path, struct charsmap **out)
 {
     *out = NULL;
-    uint8_t *data = malloc(bytes + 1);
-    struct charsmap *map = calloc(1, sizeof *map);
+    uint8_t *data = NULL;
+    struct charsmap *map = NULL;
     size_t size = 0;
     status result = STATUS_OK;
-    REQUIRE_GOTO(result, done, data != NULL && map != NULL, STATUS_INTERNAL,
-                 "out of memory for a character map of %zu bytes", bytes);
+    TRY_GOTO(result, done, ALLOCATE(data, bytes + 1, "a character map"));
+    TRY_GOTO(result, done, ALLOCATE(map, 1, "a character map"));
     REQUIRE_GOTO(result, done, decode_base64(base64, bytes, data, &size), STATUS_DATA,
                  "%s: normalizer.precompiled_charsmap is not base64", path);
     TRY_GOTO(result, done, charsmap_open(map, data, size, path));

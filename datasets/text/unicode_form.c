@@ -67,21 +67,8 @@ static bool is_inert(uint32_t code, bool compatibility)
 
 struct segment {
     utf8proc_int32_t *codes;
-    size_t count, capacity;
+    int64_t count, capacity;
 };
-
-static status reserve_codes(struct segment *s)
-{
-    if (s->capacity - s->count >= MAX_DECOMPOSED) {
-        return STATUS_OK;
-    }
-    size_t capacity = s->capacity * 2 + 256;
-    utf8proc_int32_t *grown = realloc(s->codes, capacity * sizeof *grown);
-    REQUIRE(grown != NULL, STATUS_INTERNAL, "out of memory for %zu characters", capacity);
-    s->codes = grown;
-    s->capacity = capacity;
-    return STATUS_OK;
-}
 
 static status decompose_text(const char *text, size_t bytes, bool compatibility, struct segment *s)
 {
@@ -91,14 +78,14 @@ static status decompose_text(const char *text, size_t bytes, bool compatibility,
     for (size_t pos = 0; pos < bytes;) {
         uint32_t code = 0;
         pos += utf8_read(text + pos, bytes - pos, &code);
-        TRY(reserve_codes(s));
+        TRY(RESERVE(s->codes, s->capacity, s->count + MAX_DECOMPOSED, "characters"));
         utf8proc_ssize_t count = utf8proc_decompose_char(
             (utf8proc_int32_t)code, s->codes + s->count, MAX_DECOMPOSED, options, &boundary);
         if (count < 1 || count > MAX_DECOMPOSED) {
             s->codes[s->count] = (utf8proc_int32_t)code;
             count = 1;
         }
-        s->count += (size_t)count;
+        s->count += count;
     }
     return STATUS_OK;
 }
@@ -110,21 +97,21 @@ static int get_combining_class(utf8proc_int32_t code)
 
 /* Sorts a run of marks by combining class. The sort is stable and takes linear time: the run may be
  * as long as the text. */
-static status sort_run(utf8proc_int32_t *codes, size_t count)
+static status sort_run(utf8proc_int32_t *codes, int64_t count)
 {
-    size_t starts[257] = {0};
-    utf8proc_int32_t *sorted = malloc(count * sizeof *sorted);
-    REQUIRE(sorted != NULL, STATUS_INTERNAL, "out of memory for %zu combining marks", count);
-    for (size_t i = 0; i < count; i++) {
+    int64_t starts[257] = {0};
+    utf8proc_int32_t *sorted = NULL;
+    TRY(ALLOCATE(sorted, count, "combining marks"));
+    for (int64_t i = 0; i < count; i++) {
         starts[get_combining_class(codes[i]) + 1]++;
     }
     for (int i = 1; i < 257; i++) {
         starts[i] += starts[i - 1];
     }
-    for (size_t i = 0; i < count; i++) {
+    for (int64_t i = 0; i < count; i++) {
         sorted[starts[get_combining_class(codes[i])]++] = codes[i];
     }
-    memcpy(codes, sorted, count * sizeof *codes);
+    memcpy(codes, sorted, (size_t)count * sizeof *codes);
     free(sorted);
     return STATUS_OK;
 }
@@ -132,8 +119,8 @@ static status sort_run(utf8proc_int32_t *codes, size_t count)
 /* Puts the marks after each character into canonical order. */
 static status sort_marks(struct segment *s)
 {
-    for (size_t i = 0; i < s->count; i++) {
-        size_t begin = i;
+    for (int64_t i = 0; i < s->count; i++) {
+        int64_t begin = i;
         bool sorted = true;
         for (int last = 0; i < s->count; i++) {
             int order = get_combining_class(s->codes[i]);
@@ -157,10 +144,11 @@ static status append_segment(enum unicode_form form, const char *text, size_t by
     if (form == UNICODE_FORM_NFC || form == UNICODE_FORM_NFKC) {
         utf8proc_ssize_t count = utf8proc_normalize_utf32(s->codes, (utf8proc_ssize_t)s->count,
                                                           UTF8PROC_COMPOSE | UTF8PROC_STABLE);
-        REQUIRE(count >= 0, STATUS_INTERNAL, "utf8proc: %s", utf8proc_errmsg(count));
-        s->count = (size_t)count;
+        REQUIRE(count >= 0, STATUS_INTERNAL, "utf8proc cannot compose a text: %s",
+                utf8proc_errmsg(count));
+        s->count = count;
     }
-    for (size_t i = 0; i < s->count; i++) {
+    for (int64_t i = 0; i < s->count; i++) {
         TRY(text_buffer_append_char(out, s->codes[i]));
     }
     return STATUS_OK;

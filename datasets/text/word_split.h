@@ -1,5 +1,5 @@
 /* Splits a text into words before a tokenizer's model encodes them: the simple pre-tokenizers of
- * Hugging Face `tokenizers`. pretokenizer.h has those with a regular expression. */
+ * Hugging Face `tokenizers`. pretokenizer.h has the pre-tokenizers with a regular expression. */
 #pragma once
 
 #include "datasets/text/unicode_form.h"
@@ -37,7 +37,7 @@ typedef status word_split_visit(void *context, const char *word, size_t bytes, s
 /* word_split_run - call visit for each word of text[0, bytes), in order.
  *
  * Each step splits the words of the step before. at_start: the text is the beginning of the whole
- * text. continued: the text continues another one, so no character is put before it.
+ * text. continued: the text continues an earlier one, so that no character is put before it.
  *
  * Errors    an error of visit ends the scan; STATUS_INTERNAL (out of memory) */
 status word_split_run(const struct word_split *split, const char *text, size_t bytes, bool at_start,

@@ -1,5 +1,5 @@
-/* Finds added tokens, such as the special token <|endoftext|>, in a text before it is split into
- * words.
+/* Finds added tokens, such as the special token <|endoftext|>, in a text before it is split
+ * into words.
  *
  * At each position the longest added token matches, and the search continues after it. A token
  * with lstrip or rstrip (such as RoBERTa's <mask>) absorbs the white space before or after it.
@@ -8,12 +8,15 @@
  *
  * The ids of a set are in the byte order of their tokens. A scan of the text narrows the range
  * of candidates, so a position costs at most (longest token) x log(number of tokens). */
-#include <inttypes.h>
+#include "datasets/tokenizer/added.h"
+
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "base/utf8.h"
+#include "datasets/tokenizer/sentencepiece_model.h"
 #include "datasets/tokenizer/tokenizer_impl.h"
 
 /* An element for qsort. `order` makes the sort stable. */
@@ -66,12 +69,11 @@ static void add_entry(const struct tokenizer *t, struct added_set *set,
 static status build_set(struct tokenizer *t, bool normalized)
 {
     struct added_set *set = &t->added_sets[normalized];
-    struct sort_entry *sorted = malloc(((size_t)t->added_count + 1) * sizeof *sorted);
-    set->entries = malloc(((size_t)t->added_count + 1) * sizeof *set->entries);
+    struct sort_entry *sorted = NULL;
     int64_t count = 0;
     status result = STATUS_OK;
-    REQUIRE_GOTO(result, done, sorted != NULL && set->entries != NULL, STATUS_INTERNAL,
-                 "out of memory for %" PRId64 " added tokens", t->added_count);
+    TRY_GOTO(result, done, ALLOCATE(sorted, t->added_count + 1, "added tokens"));
+    TRY_GOTO(result, done, ALLOCATE(set->entries, t->added_count + 1, "added tokens"));
     for (int64_t i = 0; i < t->added_count; i++) {
         if (t->added[i].normalized == normalized) {
             TRY_GOTO(result, done, make_entry(t, &t->added[i], &sorted[count].entry));
@@ -142,8 +144,8 @@ static const struct added_entry *find_longest_at(const struct added_set *set, co
     return best;
 }
 
-/* Returns the start of the white space at the end of text[from, end); from, if it is not before the
- * end. */
+/* Returns the start of the white space at the end of text[from, end); from, if it is not before
+ * the end. */
 static size_t find_white_space_start(const char *text, size_t from, size_t end)
 {
     if (from > end) {
@@ -303,11 +305,13 @@ status tokenizer_add_special(const struct tokenizer *t, char *const *tokens, int
     char *text = NULL;
     size_t bytes = 0;
     *out = NULL;
+    REQUIRE(t->target == NULL, STATUS_UNAVAILABLE,
+            "tokens cannot be added to a tokenizer with two vocabularies");
     if (t->kind == TOKENIZER_SENTENCEPIECE) {
         return sentencepiece_model_add_special(t, tokens, count, out);
     }
     REQUIRE(t->kind != TOKENIZER_MARIAN, STATUS_UNAVAILABLE,
-            "a tokenizer with source.spm and target.spm gets no further tokens");
+            "tokens cannot be added to a tokenizer with source.spm and target.spm");
     TRY(tokenizer_to_text(t, &text, &bytes));
     json_t *root = json_loadb(text, bytes, JSON_ALLOW_NUL, NULL);
     free(text);

@@ -11,11 +11,15 @@
  * ids.
  *
  * Source    Sennrich, Haddow, Birch 2016, arXiv:1508.07909; Radford et al. 2019 (GPT-2) */
+#include "datasets/tokenizer/bpe.h"
+
 #include <inttypes.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
+#include "datasets/tokenizer/char.h"
 #include "datasets/tokenizer/tokenizer_impl.h"
 
 #define PAIR_EMPTY UINT64_MAX
@@ -69,9 +73,7 @@ static status build_pairs(struct tokenizer *t)
     while (capacity < (uint64_t)t->merge_count * 2) {
         capacity *= 2;
     }
-    t->pairs = malloc(capacity * sizeof *t->pairs);
-    REQUIRE(t->pairs != NULL, STATUS_INTERNAL, "out of memory for %" PRId64 " merges",
-            t->merge_count);
+    TRY(ALLOCATE(t->pairs, capacity, "merges"));
     t->pair_mask = capacity - 1;
     for (uint64_t i = 0; i < capacity; i++) {
         t->pairs[i] = (struct pair_slot){.key = PAIR_EMPTY, .rank = NO_RANK};
@@ -119,12 +121,10 @@ void bpe_encoder_destroy(struct bpe_encoder *encoder)
 
 static status create_encoder(const struct tokenizer *t, struct bpe_encoder **out)
 {
-    struct bpe_encoder *encoder = calloc(1, sizeof *encoder);
-    REQUIRE(encoder != NULL, STATUS_INTERNAL, "out of memory for an encoder");
-    encoder->cache = calloc(CACHE_SLOTS, sizeof *encoder->cache);
+    struct bpe_encoder *encoder = NULL;
+    TRY(ALLOCATE(encoder, 1, "an encoder"));
     status result = STATUS_OK;
-    REQUIRE_GOTO(result, failed, encoder->cache != NULL, STATUS_INTERNAL,
-                 "out of memory for an encoder's cache");
+    TRY_GOTO(result, failed, ALLOCATE(encoder->cache, CACHE_SLOTS, "an encoder's cache"));
     TRY_GOTO(result, failed, pretokenizer_scanner_create(t->pretokenizer, &encoder->scanner));
     *out = encoder;
     return STATUS_OK;
@@ -159,14 +159,9 @@ static status reserve_symbols(struct bpe_encoder *e, size_t symbols)
             "a word of %zu bytes: the pre-tokenizer's words may have at most 1 GiB", symbols);
     if (e->symbol_capacity < symbols) {
         size_t capacity = symbols + symbols / 2 + 64;
-        free(e->symbols);
-        free(e->heap);
-        e->symbol_capacity = 0;
-        e->symbols = malloc(capacity * sizeof *e->symbols);
+        TRY(GROW(e->symbols, capacity, "a word"));
         /* one pair per symbol at first, then at most two new pairs per merge */
-        e->heap = malloc(3 * capacity * sizeof *e->heap);
-        REQUIRE(e->symbols != NULL && e->heap != NULL, STATUS_INTERNAL,
-                "out of memory for a word of %zu bytes", symbols);
+        TRY(GROW(e->heap, 3 * capacity, "a word"));
         e->symbol_capacity = capacity;
     }
     return STATUS_OK;
@@ -365,8 +360,8 @@ static status encode_part(const struct tokenizer *t, struct bpe_encoder *encoder
     if (!t->add_prefix_space || bytes == 0 || text[0] == ' ') {
         return encode_words(t, encoder, text, bytes, offset, out);
     }
-    char *prefixed = malloc(bytes + 1);
-    REQUIRE(prefixed != NULL, STATUS_INTERNAL, "out of memory for %zu bytes of text", bytes);
+    char *prefixed = NULL;
+    TRY(ALLOCATE(prefixed, bytes + 1, "a text"));
     prefixed[0] = ' ';
     memcpy(prefixed + 1, text, bytes);
     status result = encode_words(t, encoder, prefixed, bytes + 1, offset, out);

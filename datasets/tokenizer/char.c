@@ -3,10 +3,13 @@
  * In the file it is a BPE model without merges and without a pre-tokenizer, with a decoder that
  * joins the tokens. Hugging Face `tokenizers` then splits a text into characters and looks each
  * one up. That package drops unknown characters; here they are an error. */
+#include "datasets/tokenizer/char.h"
+
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "base/utf8.h"
 #include "datasets/rows/corpus.h"
 #include "datasets/tokenizer/tokenizer_impl.h"
@@ -24,8 +27,7 @@ status char_build(struct tokenizer *t)
             t->char_limit = code + 1;
         }
     }
-    t->char_ids = malloc(((size_t)t->char_limit + 1) * sizeof *t->char_ids);
-    REQUIRE(t->char_ids != NULL, STATUS_INTERNAL, "out of memory for %u characters", t->char_limit);
+    TRY(ALLOCATE(t->char_ids, (size_t)t->char_limit + 1, "characters"));
     memset(t->char_ids, 0xff, ((size_t)t->char_limit + 1) * sizeof *t->char_ids);
     for (int64_t id = 0; id < t->vocab_size; id++) {
         const struct token *token = &t->tokens[id];
@@ -121,8 +123,8 @@ static status create_tokenizer(const bool *seen, int64_t vocab_size, struct toke
 
 status char_train(int64_t vocab_size, const struct corpus_source *source, struct tokenizer **out)
 {
-    bool *seen = calloc(CODE_POINTS, sizeof *seen);
-    REQUIRE(seen != NULL, STATUS_INTERNAL, "out of memory for a table of characters");
+    bool *seen = NULL;
+    TRY(ALLOCATE(seen, CODE_POINTS, "a table of characters"));
     status result = read_characters(source, seen);
     if (result == STATUS_OK) {
         result = create_tokenizer(seen, vocab_size, out);

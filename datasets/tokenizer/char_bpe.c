@@ -6,13 +6,14 @@
  *
  * SentencePiece marks the beginning of a word with U+2581. Most of its tokenizers have no
  * pre-tokenizer, so a whole text is one word. If no merge crosses a boundary before U+2581, the
- * text can be split there without a change of its ids. The words are then short and can be
- * cached. */
-#include <inttypes.h>
-#include <stdlib.h>
+ * text can be split there without a change of its ids. The words are then short and can
+ * be cached. */
 #include <string.h>
 
+#include "base/memory.h"
 #include "base/utf8.h"
+#include "datasets/tokenizer/bpe.h"
+#include "datasets/tokenizer/char.h"
 #include "datasets/tokenizer/tokenizer_impl.h"
 
 #define MARK "\xe2\x96\x81" /* U+2581 */
@@ -21,8 +22,7 @@
 
 status char_bpe_create(struct tokenizer *t)
 {
-    t->chars = calloc(1, sizeof *t->chars);
-    REQUIRE(t->chars != NULL, STATUS_INTERNAL, "out of memory for a tokenizer");
+    TRY(ALLOCATE(t->chars, 1, "a tokenizer"));
     t->chars->unk = -1;
     return STATUS_OK;
 }

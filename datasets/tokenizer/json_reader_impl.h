@@ -43,6 +43,14 @@ status json_reader_check_keys(const struct json_reader *r, json_t *object, const
 status json_reader_read_bool(const struct json_reader *r, const json_t *object,
                              const char *location, const char *key, bool default_value, bool *out);
 
+/* json_reader_check_id - check the id of a token; *vocab_size becomes at least this id + 1.
+ *
+ * Ids may have gaps. The limit keeps the tables in proportion to the entries of the file.
+ *
+ * Errors    STATUS_DATA: the id is not an integer or is out of range */
+status json_reader_check_id(const char *path, const json_t *value, const char *text,
+                            int64_t entries, int64_t *vocab_size);
+
 /* json_reader_check_ids - check all ids of vocab and added; *vocab_size is the largest id + 1.
  *
  * Errors    STATUS_DATA: an id is not an integer or is out of range */
@@ -86,64 +94,6 @@ json_t *json_reader_bert_json(const struct bert_text_options *options, bool foll
  * Memory    returns a new reference; NULL: out of memory. buffer is overwritten */
 json_t *wordpiece_to_json(const struct tokenizer *t, char *buffer);
 
-/* unigram_model_read - read a file with a Unigram model into r->t.
- *
- * Errors    STATUS_DATA with the unsupported or invalid part */
-status unigram_model_read(struct json_reader *r, json_t *root);
-
-/* unigram_model_to_json - build the model of a Unigram tokenizer.
- *
- * Memory    returns a new reference; NULL: out of memory */
-json_t *unigram_model_to_json(const struct tokenizer *t);
-
-/* post_processor_read - read the post_processor of a tokenizer other than WordPiece.
- *
- * The tokens must have been read before.
- *
- * Errors    STATUS_DATA: the post-processor is not supported */
-status post_processor_read(const struct json_reader *r, json_t *post);
-
-/* post_processor_to_json - build the post_processor of a tokenizer other than WordPiece.
- *
- * Memory    returns a new reference; NULL: out of memory */
-json_t *post_processor_to_json(const struct tokenizer *t);
-
-/* steps_read_normalizer - read the normalizer of a byte-level or character model.
- *
- * Errors    STATUS_DATA with the unsupported or invalid part */
-status steps_read_normalizer(const struct json_reader *r, json_t *json);
-
-/* steps_read_split - read the pre_tokenizer of a character model; the normalizer has been read.
- *
- * Errors    STATUS_DATA with the unsupported or invalid part */
-status steps_read_split(const struct json_reader *r, json_t *json);
-
-/* steps_read_digits - read a pre_tokenizer Digits and add it to r->t->split.
- *
- * Errors    STATUS_DATA with the invalid part */
-status steps_read_digits(const struct json_reader *r, json_t *json);
-
-/* steps_read_decoder - read the decoder of a character model.
- *
- * Errors    STATUS_DATA with the unsupported or invalid part */
-status steps_read_decoder(const struct json_reader *r, json_t *json);
-
-/* steps_normalizer_json - build the normalizer.
- *
- * Memory    returns a new reference; NULL: out of memory */
-json_t *steps_normalizer_json(const struct tokenizer *t);
-
-/* steps_split_json - build the pre_tokenizer: the steps of t->split and then the members of words.
- *
- * Memory    takes the reference of words, which may be NULL; returns a new reference; NULL: out of
- *           memory */
-json_t *steps_split_json(const struct tokenizer *t, json_t *words);
-
-/* steps_decoder_json - build the decoder of a character model.
- *
- * Memory    returns a new reference; NULL: out of memory */
-json_t *steps_decoder_json(const struct tokenizer *t);
-
 /* tokenizer_text_vocab_json - build model.vocab.
  *
  * Memory    returns a new reference; NULL: out of memory. buffer is overwritten */
@@ -158,9 +108,3 @@ json_t *tokenizer_text_added_json(const struct tokenizer *t);
  *
  * Errors    STATUS_DATA: not a JSON object, with the line */
 status tokenizer_config_load(const char *folder, json_t **out);
-
-/* vocab_merges_read_vocab - parse vocab.json of a folder.
- *
- * Memory    the caller releases *out with json_decref
- * Errors    those of file_read; STATUS_DATA: no JSON, or a key occurs twice */
-status vocab_merges_read_vocab(const char *folder, json_t **out);

@@ -1,9 +1,13 @@
 /* Tokenizers of Marian: source.spm and target.spm are the SentencePiece models of the two
- * languages, and vocab.json contains the ids of the pieces of both.
+ * languages, and vocab.json contains the ids of the pieces of both. With separate_vocabs: true in
+ * tokenizer_config.json, vocab.json contains the pieces of the sources, and target_vocab.json those
+ * of the targets.
  *
  * A piece that vocab.json does not contain is unknown. A text can begin with a language token of
- * the target, such as >>es<<. The ids of sources and targets are those of MarianTokenizer in
- * transformers. */
+ * the target, such as >>es<<. MarianTokenizer in transformers gives the same ids for sources
+ * and targets. */
+#include "datasets/tokenizer/marian.h"
+
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,8 +16,10 @@
 #include "base/memory.h"
 #include "datasets/sentencepiece/sentencepiece.h"
 #include "datasets/tokenizer/json_reader_impl.h"
+#include "datasets/tokenizer/vocab_merges.h"
 
 #define UNKNOWN "<unk>"
+#define TARGET_VOCAB_JSON "target_vocab.json"
 
 enum { MODELS = 2 };
 
@@ -47,26 +53,21 @@ static status read_model(const char *folder, int i, struct tokenizer *t)
     return STATUS_OK;
 }
 
-/* Finds the largest id of the vocabulary. */
-static status find_vocab_size(const char *folder, const json_t *vocab, int64_t *out)
+/* Checks the ids and finds the largest one. */
+static status find_vocab_size(const char *path, const json_t *vocab, int64_t *out)
 {
     const char *text;
     const json_t *value;
     *out = 0;
     json_object_foreach((json_t *)(uintptr_t)vocab, text, value)
     {
-        int64_t id = json_integer_value(value);
-        REQUIRE(json_is_integer(value) && id >= 0 && id < TOKENIZER_VOCAB_LIMIT, STATUS_DATA,
-                "%s/" VOCAB_JSON ": the id of the token '" EXCERPT "' is not an integer from 0 to "
-                "%" PRId64,
-                folder, text, TOKENIZER_VOCAB_LIMIT - 1);
-        *out = id >= *out ? id + 1 : *out;
+        TRY(json_reader_check_id(path, value, text, (int64_t)json_object_size(vocab), out));
     }
-    REQUIRE(*out > 0, STATUS_DATA, "%s/" VOCAB_JSON " has no tokens", folder);
+    REQUIRE(*out > 0, STATUS_DATA, "%s has no tokens", path);
     return STATUS_OK;
 }
 
-static status set_tokens(const char *folder, const json_t *vocab, struct tokenizer *t)
+static status set_tokens(const char *path, const json_t *vocab, struct tokenizer *t)
 {
     const char *text;
     const json_t *value;
@@ -74,17 +75,15 @@ static status set_tokens(const char *folder, const json_t *vocab, struct tokeniz
     {
         int64_t id = json_integer_value(value);
         REQUIRE(!t->tokens[id].in_model, STATUS_DATA,
-                "%s/" VOCAB_JSON ": the tokens '" EXCERPT "' and '" EXCERPT
-                "' have the id %" PRId64,
-                folder, t->tokens[id].bytes, text, id);
+                "%s: the tokens '" EXCERPT "' and '" EXCERPT "' have the id %" PRId64, path,
+                t->tokens[id].bytes, text, id);
         TRY(tokenizer_set_token(t, id, text, strlen(text)));
         t->tokens[id].in_model = t->tokens[id].literal = true;
     }
     static const char *const specials[] = {"</s>", UNKNOWN, "<pad>"};
     for (int i = 0; i < COUNT(specials); i++) {
         const json_t *id = json_object_get(vocab, specials[i]);
-        REQUIRE(id != NULL || i == 2, STATUS_DATA, "%s/" VOCAB_JSON ": there is no token %s",
-                folder, specials[i]);
+        REQUIRE(id != NULL || i == 2, STATUS_DATA, "%s: there is no token %s", path, specials[i]);
         TRY(id == NULL ? STATUS_OK
                        : tokenizer_register_added(
                              t, (struct added_token){.id = (int32_t)json_integer_value(id),
@@ -93,24 +92,22 @@ static status set_tokens(const char *folder, const json_t *vocab, struct tokeniz
     return STATUS_OK;
 }
 
-/* Refuses a vocabulary of targets that differs from that of sources. */
-static status check_config(const char *folder)
+static status has_separate_vocabularies(const char *folder, bool *out)
 {
     json_t *root = NULL;
     TRY(tokenizer_config_load(folder, &root));
-    bool separate = json_is_true(json_object_get(root, "separate_vocabs"));
+    *out = json_is_true(json_object_get(root, "separate_vocabs"));
     json_decref(root);
-    REQUIRE(!separate, STATUS_UNAVAILABLE,
-            "%s/" TOKENIZER_CONFIG ": separate_vocabs: true is not supported", folder);
     return STATUS_OK;
 }
 
-static status read_tokenizer(const char *folder, const json_t *vocab, struct tokenizer **out)
+static status read_tokenizer(const char *folder, const char *path, const json_t *vocab,
+                             struct tokenizer **out)
 {
     int64_t vocab_size;
-    TRY(find_vocab_size(folder, vocab, &vocab_size));
+    TRY(find_vocab_size(path, vocab, &vocab_size));
     TRY(tokenizer_allocate(TOKENIZER_MARIAN, vocab_size, out));
-    TRY(set_tokens(folder, vocab, *out));
+    TRY(set_tokens(path, vocab, *out));
     for (int i = 0; i < MODELS; i++) {
         TRY(read_model(folder, i, *out));
     }
@@ -118,14 +115,39 @@ static status read_tokenizer(const char *folder, const json_t *vocab, struct tok
     return tokenizer_config_read_eos(folder, *out);
 }
 
+/* Opens the tokenizer with the vocabulary of one file. */
+static status open_with_vocabulary(const char *folder, const char *name, struct tokenizer **out)
+{
+    char path[FILE_PATH_BYTES];
+    json_t *vocab = NULL;
+    TRY(file_join(path, folder, name));
+    TRY(vocab_merges_read_json(path, &vocab));
+    status result = read_tokenizer(folder, path, vocab, out);
+    json_decref(vocab);
+    if (result != STATUS_OK) {
+        tokenizer_destroy(out);
+    }
+    return result;
+}
+
+/* Opens the vocabulary of the targets. MarianTokenizer ends sources and targets with one id. */
+static status open_targets(const char *folder, struct tokenizer *t)
+{
+    TRY(open_with_vocabulary(folder, TARGET_VOCAB_JSON, &t->target));
+    REQUIRE(t->target->eos == t->eos, STATUS_UNAVAILABLE,
+            "%s: the end token has the id %" PRId32 " in " VOCAB_JSON " and the id %" PRId32
+            " in " TARGET_VOCAB_JSON "; only equal ids are supported",
+            folder, t->eos, t->target->eos);
+    return STATUS_OK;
+}
+
 status marian_open(const char *folder, struct tokenizer **out)
 {
-    json_t *vocab = NULL;
+    bool separate = false;
     *out = NULL;
-    TRY(check_config(folder));
-    TRY(vocab_merges_read_vocab(folder, &vocab));
-    status result = read_tokenizer(folder, vocab, out);
-    json_decref(vocab);
+    TRY(has_separate_vocabularies(folder, &separate));
+    TRY(open_with_vocabulary(folder, VOCAB_JSON, out));
+    status result = separate ? open_targets(folder, *out) : STATUS_OK;
     if (result != STATUS_OK) {
         tokenizer_destroy(out);
     }
@@ -148,9 +170,31 @@ static status write_vocab(const struct tokenizer *t, char **out)
     return STATUS_OK;
 }
 
-status marian_save(const struct tokenizer *t, const char *folder)
+static status save_vocabulary(const struct tokenizer *t, const char *folder, const char *name)
 {
     char path[FILE_PATH_BYTES], *vocab = NULL;
+    TRY(file_join(path, folder, name));
+    TRY(write_vocab(t, &vocab));
+    status result = file_write(path, vocab, strlen(vocab));
+    free(vocab);
+    return result;
+}
+
+/* Writes the vocabulary of the targets, and the configuration that names it, if there is none. */
+static status save_targets(const struct tokenizer *t, const char *folder)
+{
+    char path[FILE_PATH_BYTES], text[128];
+    TRY(save_vocabulary(t->target, folder, TARGET_VOCAB_JSON));
+    int bytes = snprintf(text, sizeof text,
+                         "{\n  \"separate_vocabs\": true,\n"
+                         "  \"tokenizer_class\": \"MarianTokenizer\"\n}\n");
+    TRY(file_join(path, folder, TOKENIZER_CONFIG));
+    return file_exists(path) ? STATUS_OK : file_write(path, text, (size_t)bytes);
+}
+
+status marian_save(const struct tokenizer *t, const char *folder)
+{
+    char path[FILE_PATH_BYTES];
     TRY(file_make_folders(folder));
     for (int i = 0; i < MODELS; i++) {
         size_t bytes;
@@ -158,11 +202,8 @@ status marian_save(const struct tokenizer *t, const char *folder)
         TRY(file_join(path, folder, model_files[i]));
         TRY(file_write(path, data, bytes));
     }
-    TRY(file_join(path, folder, VOCAB_JSON));
-    TRY(write_vocab(t, &vocab));
-    status result = file_write(path, vocab, strlen(vocab));
-    free(vocab);
-    return result;
+    TRY(save_vocabulary(t, folder, VOCAB_JSON));
+    return t->target != NULL ? save_targets(t, folder) : STATUS_OK;
 }
 
 status marian_sha256(const struct tokenizer *t, char sha256[HASH_TEXT_BYTES])
@@ -189,7 +230,7 @@ status marian_sha256(const struct tokenizer *t, char sha256[HASH_TEXT_BYTES])
 
 /* ---- texts to ids ---- */
 
-/* Returns the id of a piece, or that of the unknown token. */
+/* Returns the id of a piece; if there is none, the id of the unknown token. */
 static int32_t find_piece(const struct tokenizer *t, const char *piece, size_t bytes)
 {
     const struct text_slot *slot = text_map_find(&t->by_bytes, piece, bytes);
@@ -250,8 +291,8 @@ status marian_encode(const struct tokenizer *t, const char *text, size_t bytes, 
 
 /* ---- ids to text ---- */
 
-/* Appends a piece with U+2581 replaced by a space. At the start of the text this space is
- * omitted. */
+/* Appends a piece with U+2581 replaced by a space. At the start of the text this space
+ * is omitted. */
 static void append_piece(char *text, size_t *used, const struct token *piece, bool at_start)
 {
     const size_t mark = strlen(SENTENCEPIECE_SPACE);

@@ -3,9 +3,11 @@
  * - RoBERTa's <s> A </s> </s> B </s>, as RobertaProcessing or as a template;
  * - BERT's [CLS] A [SEP] B [SEP], as in the files of ModernBERT and ALBERT;
  * - one token before each text (BOS), as in Llama 3's files;
- * - for Unigram models, one token after each text, as in T5's files;
+ * - for Unigram models and for bytes without merges, one token after each text (T5, ByT5);
  * - A </s> en_XX or en_XX A </s> with any language token, as in mBART's files;
  * - ByteLevel, which only trims offsets. This code has no such offsets and ignores it. */
+#include "datasets/tokenizer/post_processor.h"
+
 #include <inttypes.h>
 #include <string.h>
 
@@ -84,9 +86,7 @@ static json_t *build_bos_template(const char *text, int32_t id, int second_type)
                           tokens);
 }
 
-/* Builds the template of one token after each text. second_type is the type_id of the second text.
- */
-static json_t *build_eos_template(const char *text, int32_t id, int second_type)
+json_t *post_processor_eos_json(const char *text, int32_t id, int second_type)
 {
     json_t *tokens = json_object();
     add_definition(tokens, text, id);
@@ -142,9 +142,10 @@ static bool read_eos_template(const struct json_reader *r, const json_t *post)
     struct tokenizer *t = r->t;
     const char *end = get_token(post, 1);
     int32_t id = end != NULL ? json_reader_find_id(r, end) : -1;
-    bool has_end = t->kind == TOKENIZER_UNIGRAM && id >= 0 &&
-                   (equals_and_free(post, build_eos_template(end, id, 0)) ||
-                    equals_and_free(post, build_eos_template(end, id, 1)));
+    bool is_bytes = t->kind == TOKENIZER_BPE && t->chars == NULL && t->merge_count == 0;
+    bool has_end = (t->kind == TOKENIZER_UNIGRAM || is_bytes) && id >= 0 &&
+                   (equals_and_free(post, post_processor_eos_json(end, id, 0)) ||
+                    equals_and_free(post, post_processor_eos_json(end, id, 1)));
     if (has_end) {
         t->post_processor = POST_PROCESSOR_EOS;
         t->end = id;
@@ -268,7 +269,7 @@ json_t *post_processor_to_json(const struct tokenizer *t)
         return json_null();
     }
     if (t->post_processor == POST_PROCESSOR_EOS) {
-        return build_eos_template(t->tokens[t->end].bytes, t->end, 0);
+        return post_processor_eos_json(t->tokens[t->end].bytes, t->end, 0);
     }
     if (t->language >= 0) {
         return build_language_template(t->tokens[t->end].bytes, t->end,
@@ -323,7 +324,8 @@ status tokenizer_encode_language(const struct tokenizer *t, const char *text, si
     int32_t code = language >= 0 ? language : t->language;
     bool first = tokenizer_language_place(t) == TOKENIZER_LANGUAGE_FIRST;
     REQUIRE(max_tokens == 0 || max_tokens >= 2, STATUS_USAGE,
-            "at most %" PRId64 " ids: the special tokens alone are 2", max_tokens);
+            "the limit of %" PRId64 " tokens is too low: the special tokens alone are 2",
+            max_tokens);
     TRY(token_list_reserve(out, 1));
     out->ids[out->count] = code;
     out->count += first;

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "datasets/tokenizer/added.h"
 #include "datasets/tokenizer/tokenizer_impl.h"
 
 void qa_windows_free(struct qa_windows *w)
@@ -137,7 +138,8 @@ static status encode_words(const struct tokenizer *t, const char *text, size_t f
 }
 
 /* Encodes text[from, to). An added token may contain white space and punctuation, so the text is
- * first split at the added tokens of set 0, the rest at those of set 1, as in tokenizer_encode. */
+ * first split at the added tokens of set 0. The rest is split at the added tokens of set 1, as in
+ * tokenizer_encode. */
 static status encode_around_added(const struct tokenizer *t, const char *text, size_t from,
                                   size_t to, int set, int64_t *point, struct qa_windows *w)
 {
@@ -202,13 +204,16 @@ static status encode_context_bytes(const struct tokenizer *t, const struct text 
 static status copy_specials(const struct token_list *from, int64_t first, int64_t count,
                             int32_t *to, int capacity, int *out)
 {
-    REQUIRE(count >= 0 && count <= capacity, STATUS_INTERNAL, "%" PRId64 " special tokens", count);
+    REQUIRE(count >= 0 && count <= capacity, STATUS_INTERNAL,
+            "the post-processor adds %" PRId64
+            " special tokens in one place; at most %d are supported",
+            count, capacity);
     memcpy(to, from->ids + first, (size_t)count * sizeof *to);
     *out = (int)count;
     return STATUS_OK;
 }
 
-/* Finds the special tokens around question and context: those of a pair of empty texts. */
+/* Finds the special tokens around question and context by encoding a pair of empty texts. */
 static status find_special_tokens(const struct tokenizer *t, struct qa_windows *w)
 {
     struct tokenizer_specials s = tokenizer_get_specials(t);

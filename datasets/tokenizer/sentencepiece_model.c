@@ -1,9 +1,11 @@
 /* Tokenizers of the file tokenizer.model, a SentencePiece model (datasets/sentencepiece/).
  *
- * Without special tokens the ids are those of the package sentencepiece. Control pieces and the
+ * Without special tokens the package sentencepiece gives the same ids. Control pieces and the
  * unknown piece are special tokens: they are found in a text only if the caller wants it. The text
  * before and after a special token is then encoded separately, and each part gets the leading space
  * of the model, as in transformers. */
+#include "datasets/tokenizer/sentencepiece_model.h"
+
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -69,7 +71,8 @@ static status create_tokenizer(struct sentencepiece *model, const char *path,
     return STATUS_OK;
 }
 
-/* Rejects tokens that transformers adds to those of the model: they are missing in the file. */
+/* Rejects tokens that transformers adds to the tokens of the model: they are missing in
+ * the file. */
 static status check_added_tokens(const char *folder, const struct tokenizer *t, json_t *root)
 {
     const char *id;

@@ -1,5 +1,7 @@
 /* The sections of tokenizer.json that list steps: normalizer, pre_tokenizer and decoder. A step
  * that is not supported is refused by its name. */
+#include "datasets/tokenizer/steps.h"
+
 #include <inttypes.h>
 #include <string.h>
 
@@ -230,7 +232,7 @@ static status read_metaspace(const struct json_reader *r, json_t *json, const ch
         index++;
     }
     NEED(r, index < 3 && (add || index == 0),
-         "%s.prepend_scheme is not \"always\", \"first\" or \"never\", or contradicts "
+         "%s.prepend_scheme is not 'always', 'first' or 'never', or contradicts "
          "add_prefix_space",
          location);
     *prepend = (enum word_split_prepend)index;

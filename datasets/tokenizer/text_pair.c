@@ -4,6 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
+#include "datasets/tokenizer/added.h"
+#include "datasets/tokenizer/marian.h"
+#include "datasets/tokenizer/post_processor.h"
 #include "datasets/tokenizer/tokenizer_impl.h"
 
 static status encode_for_encoder(const struct tokenizer *t, const struct text *text,
@@ -47,7 +51,7 @@ static status truncate_pair(struct token_list *out, int64_t start, int64_t text,
 {
     int64_t pair = out->count - start - text - delimiter, a = text, b = pair;
     REQUIRE(max_tokens > delimiter + 1, STATUS_USAGE,
-            "at most %" PRId64 " ids leave no room for two texts", max_tokens);
+            "the limit of %" PRId64 " tokens leaves no room for two texts; raise it", max_tokens);
     while (a + b > max_tokens - delimiter) {
         *(a > b ? &a : &b) -= 1;
     }
@@ -111,7 +115,7 @@ status text_pair_encode_word(const struct tokenizer *t, const struct text *word,
     TRY(space_bytes > 0 ? tokenizer_encode_continued(t, text, word->count + 1, out)
                         : tokenizer_encode(t, text, word->count, false, out));
     REQUIRE(word->count > 0 && out->count > *begin, STATUS_DATA,
-            "the tokenizer has no tokens for the word \"%.*s\"",
+            "the tokenizer has no tokens for the word '%.*s'",
             (int)(word->count < 100 ? word->count : 100), word->bytes);
     return STATUS_OK;
 }
@@ -126,6 +130,7 @@ static status encode_sequence(const struct tokenizer *t, const struct text *text
                               enum text_side side, struct token_list *out)
 {
     int64_t first_segment;
+    t = side == TEXT_TARGET ? tokenizer_target(t) : t;
     if (tokenizer_language_place(t) != TOKENIZER_LANGUAGE_NONE) {
         return tokenizer_encode_language(t, text->bytes, text->count, false, language, 0, out);
     }
@@ -147,14 +152,33 @@ status text_pair_encode_sequence(const struct tokenizer *t, const char *prefix,
     if (prefix_bytes == 0) {
         return encode_sequence(t, text, language, side, out);
     }
-    char *joined = malloc(prefix_bytes + text->count);
-    REQUIRE(joined != NULL, STATUS_INTERNAL, "out of memory for a text of %zu bytes", text->count);
+    char *joined = NULL;
+    TRY(ALLOCATE(joined, prefix_bytes + text->count, "a text"));
     memcpy(joined, prefix, prefix_bytes);
     memcpy(joined + prefix_bytes, text->bytes, text->count);
     const struct text whole = {joined, prefix_bytes + text->count};
     status result = encode_sequence(t, &whole, language, side, out);
     free(joined);
     return result;
+}
+
+status text_pair_enclose(const struct tokenizer *t, struct token_list *ids)
+{
+    struct tokenizer_specials s = tokenizer_get_specials(t);
+    REQUIRE(tokenizer_language_place(t) == TOKENIZER_LANGUAGE_NONE, STATUS_UNAVAILABLE,
+            "a chat template cannot be combined with the language tokens of the tokenizer; use "
+            "plain prompts");
+    if (!text_pair_has_segment_tokens(t)) {
+        REQUIRE(tokenizer_eos(t) >= 0, STATUS_UNAVAILABLE,
+                "the tokenizer has no end token; use a tokenizer with one");
+        return token_list_add(ids, tokenizer_eos(t));
+    }
+    TRY(token_list_reserve(ids, 2));
+    memmove(ids->ids + 1, ids->ids, (size_t)ids->count * sizeof *ids->ids);
+    ids->ids[0] = s.cls;
+    ids->ids[ids->count + 1] = s.sep;
+    ids->count += 2;
+    return STATUS_OK;
 }
 
 /* Shortens lengths a and b to a sum of max_tokens: first the longer one until both are equal, then
@@ -184,8 +208,8 @@ status tokenizer_encode_pair(const struct tokenizer *t, const char *a, size_t a_
     REQUIRE(cls >= 0 && sep >= 0, STATUS_DATA,
             "the tokenizer has no [CLS] and [SEP] tokens, which the input of an encoder needs");
     REQUIRE(max_tokens == 0 || max_tokens >= special_count, STATUS_USAGE,
-            "at most %" PRId64 " ids: the special tokens alone are %" PRId64, max_tokens,
-            special_count);
+            "the limit of %" PRId64 " tokens is too low: the special tokens alone are %" PRId64,
+            max_tokens, special_count);
     TRY(token_list_reserve(out, special_count));
     out->ids[out->count++] = cls;
     status result = tokenizer_encode(t, a, a_bytes, special, out);

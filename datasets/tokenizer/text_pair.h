@@ -1,10 +1,10 @@
 /* Encodes a text, or a pair of texts, as input for a fine-tuning task.
  *
- * Tokenizers of encoder models have [CLS] and [SEP], or <s> and </s>: their input is that of
- * tokenizer_encode_pair. For other tokenizers the input of one text is its ids alone. The input of
- * a pair is the first text, a delimiter and the second text. The delimiter is the end-of-text
- * token, or a newline if the tokenizer has no such token. Nothing is appended, so the last token,
- * which the head reads, is the text's own. The GPT-2 tokenizer of transformers does the same. */
+ * Tokenizers of encoder models have [CLS] and [SEP], or <s> and </s>: tokenizer_encode_pair makes
+ * their input. For other tokenizers the input of one text is its ids alone. The input of a pair is
+ * the first text, a delimiter and the second text. The delimiter is the end-of-text token, or a
+ * newline if the tokenizer has no such token. Nothing is appended, so the last token, which the
+ * head reads, is the text's own. The GPT-2 tokenizer of transformers does the same. */
 #pragma once
 
 #include "datasets/tokenizer/tokenizer.h"
@@ -37,19 +37,25 @@ enum text_side { TEXT_SOURCE, TEXT_TARGET };
  * text_pair_encode if the tokenizer has segment tokens, with the language token if it has such
  * tokens, else with the end token at the end. The prefix precedes the text; NULL: none.
  *
- * Units     language -1: that of the post-processor
- * Errors    those of tokenizer_encode; the tokenizer must have segment tokens or an end token */
+ * Units     language -1: the language of the post-processor
+ * Errors    as tokenizer_encode; the tokenizer must have segment tokens or an end token */
 status text_pair_encode_sequence(const struct tokenizer *t, const char *prefix,
                                  const struct text *text, enum text_side side, int32_t language,
                                  struct token_list *out);
+
+/* text_pair_enclose - add the special tokens of a source to ids without special tokens: the tokens
+ * around a segment, or the end token.
+ *
+ * Errors    STATUS_UNAVAILABLE: the tokenizer has language tokens, or none of these tokens */
+status text_pair_enclose(const struct tokenizer *t, struct token_list *ids);
 
 enum { TEXT_PAIR_WORD_BYTES = 4000 };
 
 /* text_pair_encode_word - append the ids of one word of a pre-split sequence.
  *
  * Byte-level tokenizers encode the word with a space before it. Char tokenizers get a space token
- * between two words. *begin receives the index of the word's first token, which represents the
- * word.
+ * between two words. *begin receives the index of the word's first token, which represents
+ * the word.
  *
  * Errors    STATUS_DATA: the word is longer than TEXT_PAIR_WORD_BYTES or has no tokens */
 status text_pair_encode_word(const struct tokenizer *t, const struct text *word, bool first,

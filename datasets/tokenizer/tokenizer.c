@@ -9,7 +9,14 @@
 #include "base/memory.h"
 #include "base/utf8.h"
 #include "datasets/sentencepiece/sentencepiece.h"
+#include "datasets/tokenizer/added.h"
+#include "datasets/tokenizer/bpe.h"
+#include "datasets/tokenizer/char.h"
+#include "datasets/tokenizer/marian.h"
+#include "datasets/tokenizer/sentencepiece_model.h"
 #include "datasets/tokenizer/tokenizer_impl.h"
+#include "datasets/tokenizer/unigram_model.h"
+#include "datasets/tokenizer/vocab_merges.h"
 
 /* End-of-text tokens of published tokenizers, in order of preference. They apply if no
  * tokenizer_config.json names the token. */
@@ -19,24 +26,23 @@ static const char *const known_eos_tokens[] = {TOKENIZER_EOS, "</s>",       "<|e
 status tokenizer_allocate(enum tokenizer_kind kind, int64_t vocab_size, struct tokenizer **out)
 {
     *out = NULL;
-    struct tokenizer *t = calloc(1, sizeof *t);
-    REQUIRE(t != NULL, STATUS_INTERNAL, "out of memory for a tokenizer");
+    struct tokenizer *t = NULL;
+    TRY(ALLOCATE(t, 1, "a tokenizer"));
     t->kind = kind;
     t->vocab_size = vocab_size;
     t->eos = t->bos = t->end = t->language = -1;
-    t->tokens = calloc((size_t)vocab_size + 1, sizeof *t->tokens);
-    t->pool = calloc(1, sizeof *t->pool);
-    if (t->tokens == NULL || t->pool == NULL) {
+    status result = ALLOCATE(t->tokens, vocab_size + 1, "a tokenizer");
+    KEEP_FIRST(result, ALLOCATE(t->pool, 1, "a tokenizer"));
+    if (result != STATUS_OK) {
         free(t->tokens);
         free(t->pool);
         free(t);
-        RAISE(STATUS_INTERNAL, "out of memory for a tokenizer of %" PRId64 " tokens", vocab_size);
+        return result;
     }
     pthread_mutex_init(&t->pool->lock, NULL);
     *out = t;
     if (kind == TOKENIZER_WORDPIECE) {
-        t->wordpiece = calloc(1, sizeof *t->wordpiece);
-        REQUIRE(t->wordpiece != NULL, STATUS_INTERNAL, "out of memory for a tokenizer");
+        TRY(ALLOCATE(t->wordpiece, 1, "a tokenizer"));
         *t->wordpiece = (struct wordpiece){.normalizer = {true, true, true, true},
                                            .accents_follow_case = true,
                                            .cleanup = true,
@@ -59,6 +65,7 @@ status tokenizer_destroy(struct tokenizer **tokenizer)
     }
     pthread_mutex_destroy(&t->pool->lock);
     free(t->pool);
+    tokenizer_destroy(&t->target);
     pretokenizer_destroy(t->pretokenizer);
     normalizer_free(&t->normalizer);
     decoder_free(&t->decoder);
@@ -91,10 +98,7 @@ status tokenizer_set_token(struct tokenizer *t, int64_t id, const char *bytes, s
 
 status tokenizer_register_added(struct tokenizer *t, struct added_token token)
 {
-    struct added_token *added = realloc(t->added, ((size_t)t->added_count + 1) * sizeof *added);
-    REQUIRE(added != NULL, STATUS_INTERNAL, "out of memory for %" PRId64 " added tokens",
-            t->added_count);
-    t->added = added;
+    TRY(GROW(t->added, t->added_count + 1, "added tokens"));
     t->added[t->added_count++] = token;
     t->tokens[token.id].added = true;
     t->tokens[token.id].special = token.special;
@@ -132,8 +136,8 @@ static int32_t find_added(const struct tokenizer *t, const char *text, size_t by
 }
 
 /* Finds a special token by BERT's name or RoBERTa's. A vocabulary can have both; RoBERTa's
- * post-processor then decides. Llama 2 has RoBERTa's <s> and </s> too, but they do not enclose its
- * texts. */
+ * post-processor then decides. Llama 2 has RoBERTa's <s> and </s> too, but they do not enclose
+ * its texts. */
 static int32_t find_special(const struct tokenizer *t, const char *bert, const char *roberta)
 {
     bool roberta_first = t->post_processor == POST_PROCESSOR_ROBERTA;
@@ -221,86 +225,14 @@ status tokenizer_train(enum tokenizer_kind kind, bool roberta, int64_t vocab_siz
     return result;
 }
 
-bool tokenizer_exists(const char *folder)
+const struct tokenizer *tokenizer_target(const struct tokenizer *t)
 {
-    char tokenizer_path[FILE_PATH_BYTES], vocab_path[FILE_PATH_BYTES];
-    snprintf(tokenizer_path, sizeof tokenizer_path, "%s/%s", folder, TOKENIZER_FILE);
-    snprintf(vocab_path, sizeof vocab_path, "%s/%s", folder, VOCAB_FILE);
-    return file_exists(tokenizer_path) || file_exists(vocab_path) || vocab_merges_exists(folder) ||
-           sentencepiece_model_exists(folder) || marian_exists(folder);
+    return t != NULL && t->target != NULL ? t->target : t;
 }
 
-static status open_vocab_merges(const char *folder, struct tokenizer **out)
+bool tokenizer_has_target(const struct tokenizer *t)
 {
-    TRY(vocab_merges_open(folder, out));
-    status result = tokenizer_config_read_eos(folder, *out);
-    if (result != STATUS_OK) {
-        tokenizer_destroy(out);
-    }
-    return result;
-}
-
-status tokenizer_open(const char *folder, struct tokenizer **out)
-{
-    *out = NULL;
-    REQUIRE(!file_exists(folder) || file_is_folder(folder), STATUS_NO_INPUT,
-            "the tokenizer %s is a file; use its folder", folder);
-    REQUIRE(file_exists(folder), STATUS_NO_INPUT,
-            "there is no folder %s; a tokenizer is a folder with tokenizer.json, and nothing is "
-            "downloaded; create it with `bireme tokenizer train --vocab-size N --input FILE... "
-            "--output %s`",
-            folder, folder);
-    char path[FILE_PATH_BYTES];
-    TRY(file_join(path, folder, VOCAB_FILE));
-    bool vocab_alone = file_exists(path);
-    TRY(file_join(path, folder, TOKENIZER_FILE));
-    if (!file_exists(path) && sentencepiece_model_exists(folder)) {
-        return sentencepiece_model_open(folder, out);
-    }
-    if (!file_exists(path) && marian_exists(folder)) {
-        return marian_open(folder, out);
-    }
-    if (vocab_alone && !file_exists(path)) {
-        return wordpiece_open_vocab(folder, out);
-    }
-    if (!file_exists(path) && vocab_merges_exists(folder)) {
-        return open_vocab_merges(folder, out);
-    }
-    char inner[FILE_PATH_BYTES], *text = NULL;
-    size_t bytes = 0;
-    TRY(file_join(inner, folder, "tokenizer"));
-    REQUIRE(file_exists(path) || !tokenizer_exists(inner), STATUS_NO_INPUT,
-            "%s contains no tokenizer; use the folder %s", folder, inner);
-    TRY(file_read(path, TOKENIZER_FILE_LIMIT_BYTES, &text, &bytes));
-    status result = tokenizer_from_text(text, bytes, path, out);
-    free(text);
-    if (result == STATUS_OK) {
-        result = tokenizer_config_read_eos(folder, *out);
-    }
-    if (result != STATUS_OK) {
-        tokenizer_destroy(out);
-    }
-    return result;
-}
-
-status tokenizer_save(const struct tokenizer *t, const char *folder)
-{
-    if (t->kind == TOKENIZER_SENTENCEPIECE) {
-        return sentencepiece_model_save(t, folder);
-    }
-    if (t->kind == TOKENIZER_MARIAN) {
-        return marian_save(t, folder);
-    }
-    char path[FILE_PATH_BYTES];
-    TRY(file_join(path, folder, TOKENIZER_FILE));
-    TRY(file_make_folders(folder));
-    char *text = NULL;
-    size_t bytes = 0;
-    TRY(tokenizer_to_text(t, &text, &bytes));
-    status result = file_write(path, text, bytes);
-    free(text);
-    TRY(result);
-    return t->kind == TOKENIZER_WORDPIECE ? wordpiece_save_vocab(t, folder) : STATUS_OK;
+    return t != NULL && t->target != NULL;
 }
 
 enum tokenizer_kind tokenizer_get_kind(const struct tokenizer *t)
@@ -311,6 +243,12 @@ enum tokenizer_kind tokenizer_get_kind(const struct tokenizer *t)
 int64_t tokenizer_vocab_size(const struct tokenizer *t)
 {
     return t->vocab_size;
+}
+
+int64_t tokenizer_max_vocab_size(const struct tokenizer *t)
+{
+    int64_t targets = tokenizer_target(t)->vocab_size;
+    return targets > t->vocab_size ? targets : t->vocab_size;
 }
 
 int32_t tokenizer_eos(const struct tokenizer *t)
@@ -451,8 +389,8 @@ static status encode_plain(const struct encoding *e, size_t from, size_t to)
 
 static status encode_normalized(const struct encoding *e, size_t from, size_t to);
 
-/* Encodes text[from, to): splits it at the added tokens of set 0, the rest at those of set 1, and
- * encodes what remains with the model. */
+/* Encodes text[from, to): splits it at the added tokens of set 0, splits the rest at the added
+ * tokens of set 1, and encodes the remaining text with the model. */
 static status encode_around_added(const struct encoding *e, size_t from, size_t to, int set)
 {
     if (set == 2) {
@@ -600,8 +538,8 @@ static status decode_ids(const struct tokenizer *t, const int32_t *ids, int64_t 
     if (t->decoder.count > 0) {
         return run_decoder(t, ids, count, skip_special, continued, out, out_bytes);
     }
-    char *text = malloc(bytes + 1);
-    REQUIRE(text != NULL, STATUS_INTERNAL, "out of memory for %zu bytes of text", bytes);
+    char *text = NULL;
+    TRY(ALLOCATE(text, bytes + 1, "a text"));
     size_t used = 0;
     for (int64_t i = 0; i < count; i++) {
         if (is_decoded(&t->tokens[ids[i]], skip_special)) {

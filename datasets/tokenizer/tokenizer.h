@@ -8,6 +8,10 @@
  * wordpiece tokenizer also has a vocab.txt, which is enough to read it. A char tokenizer is stored
  * as a model with a vocabulary of single characters.
  *
+ * The targets of encoder-decoder models can have their own vocabulary. In a folder of the kind
+ * `marian` it is target_vocab.json, if tokenizer_config.json has separate_vocabs: true. Any other
+ * folder can contain target_tokenizer.json, a second file in the format of tokenizer.json.
+ *
  * A tokenizer is immutable after it has been created. Any number of threads may encode and decode
  * with it. */
 #pragma once
@@ -34,17 +38,20 @@ enum tokenizer_kind {
 
 /* tokenizer_train - train a tokenizer with at most vocab_size tokens on the texts of a corpus.
  *
- * bpe: the ids are the 256 bytes, the merges by descending pair count, then the special token
- * <|endoftext|>. Ties go to the pair with the smaller ids. Pairs that occur once are not merged, so
- * the vocabulary may be smaller than vocab_size.
- * bpe, roberta: the ids 0 to 4 are <s> <pad> </s> <unk> <mask>; bytes and merges follow. (RoBERTa
- * itself has the same ids, except for <mask>, which is its last token.)
- * wordpiece: the ids are [PAD] [UNK] [CLS] [SEP] [MASK], the characters, then the merged pieces.
- * The text is normalized as for bert-base-uncased.
- * unigram: the ids are <unk> <s> </s>, the 256 bytes, and pieces by descending probability
- * (datasets/sentencepiece/unigram_train.h). The graphic ASCII characters are always pieces.
- * char: the ids are the characters of the text in code point order, without special tokens.
- * vocab_size is only an upper limit; 0 means no limit.
+ * The ids depend on the kind:
+ *
+ *   bpe           the 256 bytes, the merges by descending pair count, then the special token
+ *                 <|endoftext|>. Ties go to the pair with the smaller ids. Pairs that occur once
+ *                 are not merged, so the vocabulary may be smaller than vocab_size
+ *   bpe, roberta  <s> <pad> </s> <unk> <mask>, then bytes and merges as above. RoBERTa itself has
+ *                 the same ids, except for <mask>, which is its last token
+ *   wordpiece     [PAD] [UNK] [CLS] [SEP] [MASK], the characters, then the merged pieces. The text
+ *                 is normalized as for bert-base-uncased
+ *   unigram       <unk> <s> </s>, the 256 bytes, and pieces by descending probability
+ *                 (datasets/sentencepiece/unigram_train.h). The graphic ASCII characters are always
+ *                 pieces
+ *   char          the characters of the text in code point order, without special tokens.
+ *                 vocab_size is only an upper limit; 0 means no limit
  *
  * Errors    STATUS_NO_INPUT; STATUS_DATA, for example char: invalid UTF-8, with the byte offset;
  *           STATUS_USAGE: vocab_size is out of range */
@@ -52,11 +59,12 @@ status tokenizer_train(enum tokenizer_kind kind, bool roberta, int64_t vocab_siz
                        const struct corpus_source *source, int workers, struct tokenizer **out);
 
 /* tokenizer_exists - return whether the folder contains tokenizer.json, tokenizer.model, vocab.txt,
- * or vocab.json with merges.txt. */
+ * vocab.json with merges.txt, or the tokenizer_config.json of ByT5. */
 bool tokenizer_exists(const char *folder);
 
 /* tokenizer_open - read folder/tokenizer.json. If there is none, read folder/tokenizer.model (or
- * spiece.model), folder/vocab.txt, or folder/vocab.json with folder/merges.txt (GPT-2 and RoBERTa).
+ * spiece.model), folder/vocab.txt, folder/vocab.json with folder/merges.txt (GPT-2 and RoBERTa), or
+ * folder/tokenizer_config.json (ByT5). The tokenizer of targets, if any, is opened too.
  *
  * Errors    STATUS_NO_INPUT; STATUS_DATA with file, location and reason. An unsupported part of the
  *           format is an error that names it; it is never ignored. */
@@ -79,11 +87,21 @@ status tokenizer_to_text(const struct tokenizer *t, char **out, size_t *out_byte
 /* tokenizer_destroy - free a tokenizer and set *t to NULL; does nothing if *t is NULL. */
 status tokenizer_destroy(struct tokenizer **t);
 
+/* tokenizer_target - return the tokenizer of targets: t itself if sources and targets have one
+ * vocabulary, which is the usual case. NULL if t is NULL. */
+const struct tokenizer *tokenizer_target(const struct tokenizer *t);
+
+/* tokenizer_has_target - return whether targets have their own vocabulary; false if t is NULL. */
+bool tokenizer_has_target(const struct tokenizer *t);
+
 /* tokenizer_get_kind - return the kind of the model. */
 enum tokenizer_kind tokenizer_get_kind(const struct tokenizer *t);
 
 /* tokenizer_vocab_size - return the largest id + 1. */
 int64_t tokenizer_vocab_size(const struct tokenizer *t);
+
+/* tokenizer_max_vocab_size - return the larger of the vocabulary sizes of sources and targets. */
+int64_t tokenizer_max_vocab_size(const struct tokenizer *t);
 
 /* tokenizer_eos - return the end-of-text token (<|endoftext|>, </s>, ...); -1: none. */
 int32_t tokenizer_eos(const struct tokenizer *t);
@@ -108,7 +126,7 @@ bool tokenizer_keeps_bytes(const struct tokenizer *t);
 bool tokenizer_has_character_words(const struct tokenizer *t);
 
 /* tokenizer_sha256 - return the SHA-256 of the canonical tokenizer.json, or of tokenizer.model, in
- * hexadecimal.
+ * hexadecimal. With a tokenizer of targets it covers both.
  *
  * Shards and checkpoints use it to identify their tokenizer. */
 const char *tokenizer_sha256(const struct tokenizer *t);
@@ -201,8 +219,8 @@ status tokenizer_encode_after_special(const struct tokenizer *t, const char *tex
 /* tokenizer_is_added_boundary - return whether a text can be split before text[position] without a
  * change of the added tokens that tokenizer_encode finds.
  *
- * It can return false at a harmless position: the text before it may be the beginning of an added
- * token.
+ * It can return false at a harmless position: the text before it may be the beginning of an
+ * added token.
  *
  * Units     0 < position < bytes */
 bool tokenizer_is_added_boundary(const struct tokenizer *t, const char *text, size_t bytes,
@@ -234,8 +252,8 @@ int64_t tokenizer_count_final(const struct tokenizer *t, const int32_t *ids, int
 
 /* tokenizer_encode_pair - append the input of an encoder model for one or two texts.
  *
- * [CLS] a [SEP], or [CLS] a [SEP] b [SEP] if b is not NULL; RoBERTa: <s> a </s> </s> b </s>.
- * A tokenizer with language tokens encodes one text, as tokenizer_encode_language does. At most
+ * [CLS] a [SEP], or [CLS] a [SEP] b [SEP] if b is not NULL; RoBERTa: <s> a </s> </s> b </s>. A
+ * tokenizer with language tokens encodes one text, as tokenizer_encode_language does. At most
  * max_tokens ids are appended (0: no limit): the longer text is truncated first, at its end.
  * transformers does the same. *first_segment_tokens receives the size of the first segment, which
  * includes [CLS] and the separators before b.
@@ -249,8 +267,8 @@ status tokenizer_encode_pair(const struct tokenizer *t, const char *a, size_t a_
 /* tokenizer_encode_language - append the ids of a text with its end token and its language
  * token.
  *
- * Units     language -1: that of the post-processor; max_tokens 0: no limit, else the text is
- *           truncated at its end
+ * Units     language -1: the language of the post-processor; max_tokens 0: no limit, else the text
+ *           is truncated at its end
  * Errors    as tokenizer_encode; STATUS_USAGE: max_tokens is below 2 */
 status tokenizer_encode_language(const struct tokenizer *t, const char *text, size_t bytes,
                                  bool special, int32_t language, int64_t max_tokens,

@@ -1,5 +1,5 @@
-/* Internal declarations of the tokenizer folder. Only files of this folder and tests include this
- * header.
+/* Internal declarations of the tokenizer folder. Only files of this folder and tests include
+ * this header.
  *
  * A tokenizer is created in two steps. A reader or trainer (tokenizer_json.c, bpe_train.c, char.c,
  * ...) fills the tokens, merges, added tokens and options. Then tokenizer_finish checks them and
@@ -14,12 +14,13 @@
 #include "datasets/sentencepiece/unigram.h"
 #include "datasets/text/decoder.h"
 #include "datasets/text/normalizer.h"
+#include "datasets/text/pretokenizer.h"
 #include "datasets/text/word_split.h"
-#include "datasets/tokenizer/pretokenizer.h"
 #include "datasets/tokenizer/tokenizer.h"
 #include "datasets/tokenizer/wordpiece.h"
 
 #define TOKENIZER_FILE "tokenizer.json"
+#define TARGET_TOKENIZER_FILE "target_tokenizer.json"
 #define VOCAB_FILE "vocab.txt"
 #define TOKENIZER_FILE_LIMIT_BYTES ((size_t)64 << 20)
 #define TOKENIZER_VOCAB_LIMIT ((int64_t)1 << 24)
@@ -97,7 +98,7 @@ struct char_bpe {
     int32_t unk;           /* -1: an unknown character is an error */
     char prefix[17];       /* spelled before a character that does not begin a word */
     char suffix[17];       /* spelled after the last character of a word */
-    bool bert_words;       /* words are those of BERT's normalizer and pre-tokenizer */
+    bool bert_words;       /* words as BERT's normalizer and pre-tokenizer find them */
     bool has_bert_options; /* the file has a BertNormalizer */
     bool accents_follow_case;
     struct bert_text_options bert;
@@ -154,6 +155,7 @@ struct tokenizer {
     struct wordpiece *wordpiece;         /* NULL for the other kinds */
     struct sentencepiece *sentencepiece; /* NULL for the other kinds */
     struct sentencepiece *marian[2];     /* of sources and of targets; NULL for the other kinds */
+    struct tokenizer *target;            /* of targets with their own vocabulary; NULL: none */
 
     /* derived by tokenizer_finish */
     struct added_set added_sets[2]; /* index: normalized */
@@ -168,6 +170,13 @@ struct tokenizer {
     int32_t eos;
     struct tokenizer_specials specials;
     char sha256[HASH_TEXT_BYTES];
+};
+
+/* Where a part of a text lies that contains no added tokens. */
+struct text_place {
+    size_t offset;  /* bytes before it, for error messages */
+    bool at_start;  /* it is the beginning of the text */
+    bool continued; /* the text continues another one, so nothing is put before it */
 };
 
 /* tokenizer_allocate - create a tokenizer without tokens, for ids below vocab_size.
@@ -192,213 +201,11 @@ status tokenizer_register_added(struct tokenizer *t, struct added_token token);
  *           the pattern does not compile */
 status tokenizer_finish(struct tokenizer *t);
 
-/* post_processor_encode_input - append the input of an encoder with a language token, as
- * tokenizer_encode_language does.
- *
- * Errors    as tokenizer_encode_language; STATUS_UNAVAILABLE: the input is a pair of texts */
-status post_processor_encode_input(const struct tokenizer *t, const char *text, size_t bytes,
-                                   bool is_pair, bool special, int64_t max_tokens,
-                                   struct token_list *out);
-
 /* tokenizer_from_text - create a tokenizer from the text of a tokenizer.json.
  *
  * Errors    STATUS_DATA with `path`, location and reason */
 status tokenizer_from_text(const char *text, size_t bytes, const char *path,
                            struct tokenizer **out);
-
-/* bpe_encoder_acquire - take an idle encoder from the pool, or create one.
- *
- * The encoder belongs to the calling thread until bpe_encoder_release.
- *
- * Errors    STATUS_INTERNAL (out of memory) */
-status bpe_encoder_acquire(const struct tokenizer *t, struct bpe_encoder **out);
-
-/* bpe_encoder_release - return an encoder to the pool. */
-void bpe_encoder_release(const struct tokenizer *t, struct bpe_encoder *encoder);
-
-/* bpe_encoder_next - return the next encoder in the pool's list. */
-struct bpe_encoder *bpe_encoder_next(const struct bpe_encoder *encoder);
-
-/* bpe_encoder_destroy - free an encoder; NULL is allowed. */
-void bpe_encoder_destroy(struct bpe_encoder *encoder);
-
-/* added_build - build the two sets of added tokens.
- *
- * Errors    STATUS_INTERNAL (out of memory) */
-status added_build(struct tokenizer *t);
-
-/* added_get_text - return the text of an added token after normalization, which is decoded. */
-const char *added_get_text(const struct tokenizer *t, int32_t id, uint32_t *length);
-
-/* added_find_next - find the first added token of a set after *match in text[0, bytes).
- *
- * The search begins at match->next: a token of white space is found even in the white space that
- * the token before it absorbs, as in Hugging Face `tokenizers`. Special tokens are found only if
- * `special` is true. Otherwise their text is skipped as a whole, as with encode_special_tokens. */
-void added_find_next(const struct tokenizer *t, bool normalized, bool special, const char *text,
-                     size_t bytes, struct added_match *match);
-
-/* added_is_at_start - return whether a text begins with an added token that is not special. */
-bool added_is_at_start(const struct tokenizer *t, const char *text, size_t bytes);
-
-/* bpe_build - build the pair table and the byte ids from the tokens and merges.
- *
- * Errors    STATUS_DATA: two merges of the same pair; STATUS_INTERNAL (out of memory) */
-status bpe_build(struct tokenizer *t);
-
-/* Where a part of a text lies that contains no added tokens. */
-struct text_place {
-    size_t offset;  /* bytes before it, for error messages */
-    bool at_start;  /* it is the beginning of the text */
-    bool continued; /* the text continues another one, so nothing is put before it */
-};
-
-/* bpe_encode - append the ids of a text without added tokens.
- *
- * Errors    STATUS_DATA: a byte is not in the vocabulary, or a word is longer than 1 GiB */
-status bpe_encode(const struct tokenizer *t, struct bpe_encoder *encoder, const char *text,
-                  size_t bytes, struct text_place place, struct token_list *out);
-
-/* bpe_encode_word - append the ids of one word.
- *
- * Units     offset: bytes, added to the position in error messages
- * Errors    as bpe_encode */
-status bpe_encode_word(const struct tokenizer *t, struct bpe_encoder *encoder, const char *word,
-                       size_t bytes, size_t offset, struct token_list *out);
-
-/* char_bpe_create - make t a tokenizer over characters. Its options are then to be set.
- *
- * Errors    STATUS_INTERNAL (out of memory) */
-status char_bpe_create(struct tokenizer *t);
-
-/* char_bpe_build - build the tables of characters and bytes.
- *
- * Errors    STATUS_INTERNAL (out of memory) */
-status char_bpe_build(struct tokenizer *t);
-
-/* char_bpe_encode - append the ids of a text without added tokens.
- *
- * Errors    STATUS_DATA: a character is not in the vocabulary, or a word is longer than 1 GiB */
-status char_bpe_encode(const struct tokenizer *t, struct bpe_encoder *encoder, const char *text,
-                       size_t bytes, struct text_place place, struct token_list *out);
-
-/* char_bpe_append_symbols - append the ids of the characters of a word, before any merge.
- *
- * Errors    STATUS_DATA: a character is not in the vocabulary */
-status char_bpe_append_symbols(const struct tokenizer *t, const char *word, size_t bytes,
-                               size_t offset, struct token_list *out);
-
-/* bpe_train - train a byte-level BPE tokenizer; see tokenizer_train. */
-status bpe_train(int64_t vocab_size, bool roberta, const struct corpus_source *source, int workers,
-                 struct tokenizer **out);
-
-/* char_build - build the table from code points to ids.
- *
- * Errors    STATUS_INTERNAL (out of memory) */
-status char_build(struct tokenizer *t);
-
-/* char_raise_missing - raise the error that the vocabulary does not contain a character.
- *
- * Units     offset: bytes from the start of the text
- * Returns   STATUS_DATA */
-status char_raise_missing(const char *text, size_t length, uint32_t code, size_t offset);
-
-/* char_encode - append the ids of a text without added tokens.
- *
- * Units     offset: bytes, added to the position in error messages
- * Errors    STATUS_DATA: invalid UTF-8, or a character that is not in the vocabulary */
-status char_encode(const struct tokenizer *t, const char *text, size_t bytes, size_t offset,
-                   struct token_list *out);
-
-/* char_train - create a tokenizer of the characters of these files; see tokenizer_train. */
-status char_train(int64_t vocab_size, const struct corpus_source *source, struct tokenizer **out);
-
-/* vocab_merges_exists - return whether the folder contains vocab.json and merges.txt. */
-bool vocab_merges_exists(const char *folder);
-
-/* vocab_merges_open - read a byte-level BPE tokenizer from vocab.json and merges.txt.
- *
- * With <s>, </s> and <mask> in the vocabulary, the special tokens are those of RoBERTa, otherwise
- * <|endoftext|>.
- *
- * Errors    STATUS_NO_INPUT; STATUS_DATA */
-status vocab_merges_open(const char *folder, struct tokenizer **out);
-
-/* unigram_model_build - build the trie and the other derived members.
- *
- * Errors    STATUS_INTERNAL (out of memory) */
-status unigram_model_build(struct tokenizer *t);
-
-/* unigram_model_encode - append the ids of a text without added tokens.
- *
- * Errors    STATUS_DATA: a character is not in the vocabulary, or a word is longer than 1 GiB */
-status unigram_model_encode(const struct tokenizer *t, const char *text, size_t bytes,
-                            struct text_place place, struct token_list *out);
-
-/* unigram_model_train - train a Unigram tokenizer; see tokenizer_train. */
-status unigram_model_train(int64_t vocab_size, const struct corpus_source *source, int workers,
-                           struct tokenizer **out);
-
-/* unigram_model_free - free a model; NULL is allowed. */
-void unigram_model_free(struct unigram_model *u);
-
-/* sentencepiece_model_exists - return whether the folder contains tokenizer.model or spiece.model.
- */
-bool sentencepiece_model_exists(const char *folder);
-
-/* sentencepiece_model_open - read a tokenizer from tokenizer.model or spiece.model, and its
- * settings from tokenizer_config.json, if there is one.
- *
- * Errors    STATUS_NO_INPUT; STATUS_DATA with the file and the reason */
-status sentencepiece_model_open(const char *folder, struct tokenizer **out);
-
-/* sentencepiece_model_save - write folder/tokenizer.model.
- *
- * Errors    STATUS_WRITE */
-status sentencepiece_model_save(const struct tokenizer *t, const char *folder);
-
-/* sentencepiece_model_sha256 - compute the SHA-256 of tokenizer.model, in hexadecimal. */
-status sentencepiece_model_sha256(const struct tokenizer *t, char sha256[HASH_TEXT_BYTES]);
-
-/* sentencepiece_model_add_special - see tokenizer_add_special; new tokens are control pieces. */
-status sentencepiece_model_add_special(const struct tokenizer *t, char *const *tokens, int count,
-                                       struct tokenizer **out);
-
-/* sentencepiece_model_encode - append the ids of a text without added tokens. continued: the text
- * continues another one, so no space is put before it.
- *
- * Errors    STATUS_DATA: the normalized text is longer than 2 GiB; STATUS_INTERNAL (out of memory)
- */
-status sentencepiece_model_encode(const struct tokenizer *t, const char *text, size_t bytes,
-                                  bool continued, struct token_list *out);
-
-/* marian_exists - return whether the folder contains source.spm, target.spm and vocab.json. */
-bool marian_exists(const char *folder);
-
-/* marian_open - read source.spm, target.spm and vocab.json.
- *
- * Errors    STATUS_NO_INPUT; STATUS_DATA with the file and the reason; STATUS_UNAVAILABLE:
- *           sources and targets have separate vocabularies */
-status marian_open(const char *folder, struct tokenizer **out);
-
-/* marian_save - write source.spm, target.spm and vocab.json.
- *
- * Errors    STATUS_WRITE */
-status marian_save(const struct tokenizer *t, const char *folder);
-
-/* marian_sha256 - compute the SHA-256 of both models and the vocabulary, in hexadecimal. */
-status marian_sha256(const struct tokenizer *t, char sha256[HASH_TEXT_BYTES]);
-
-/* marian_encode - append the ids of a source or a target. A token such as >>es<< at the beginning
- * is one id.
- *
- * Errors    as sentencepiece_model_encode */
-status marian_encode(const struct tokenizer *t, const char *text, size_t bytes, bool continued,
-                     bool is_target, struct token_list *out);
-
-/* marian_decode - convert ids to text, as tokenizer_decode. */
-status marian_decode(const struct tokenizer *t, const int32_t *ids, int64_t count,
-                     bool skip_special, bool continued, char **out, size_t *out_bytes);
 
 /* tokenizer_config_read_eos - set the end-of-text token from folder/tokenizer_config.json.
  *

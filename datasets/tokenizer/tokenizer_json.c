@@ -17,9 +17,14 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/memory.h"
 #include "base/utf8.h"
-#include "datasets/tokenizer/alphabet.h"
+#include "datasets/text/alphabet.h"
+#include "datasets/tokenizer/char.h"
 #include "datasets/tokenizer/json_reader_impl.h"
+#include "datasets/tokenizer/post_processor.h"
+#include "datasets/tokenizer/steps.h"
+#include "datasets/tokenizer/unigram_model.h"
 
 #define MAX_VALUES ((size_t)3000000)
 #define FREE_GAPS ((int64_t)65536)
@@ -94,7 +99,7 @@ static status read_split(const struct json_reader *r, json_t *split)
     NEED(r, regex != NULL, "the Split's pattern.Regex is not a string");
     r->t->pattern = pretokenizer_find_pattern(regex);
     NEED(r, r->t->pattern != PRETOKENIZER_NONE,
-         "the Split's pattern '%.200s' is not supported; supported: those of GPT-2, cl100k, "
+         "the Split's pattern '%.200s' is not supported; supported are GPT-2, cl100k, "
          "Llama 3, Qwen 2 and o200k",
          regex);
     const char *behavior = json_string_value(json_object_get(split, "behavior"));
@@ -212,19 +217,18 @@ static status read_model_options(struct json_reader *r, json_t *model)
     return STATUS_OK;
 }
 
-/* Checks an id. The limit keeps the tables in proportion to the number of tokens in the file. */
-static status read_id(const struct json_reader *r, const json_t *value, const char *text,
-                      int64_t *vocab_size)
+status json_reader_check_id(const char *path, const json_t *value, const char *text,
+                            int64_t entries, int64_t *vocab_size)
 {
-    int64_t entries = (int64_t)json_object_size(r->vocab) + (int64_t)json_array_size(r->added);
-    NEED(r, json_is_integer(value), "token '" EXCERPT "': its id is not an integer", text);
+    REQUIRE(json_is_integer(value), STATUS_DATA,
+            "%s: token '" EXCERPT "': its id is not an integer", path, text);
     int64_t id = json_integer_value(value);
     int64_t limit = 2 * entries + FREE_GAPS;
     limit = limit < TOKENIZER_VOCAB_LIMIT ? limit : TOKENIZER_VOCAB_LIMIT;
-    NEED(r, id >= 0 && id < limit,
-         "token '" EXCERPT "' has the id %" PRId64 ": %" PRId64
-         " tokens may have ids from 0 to %" PRId64,
-         text, id, entries, limit - 1);
+    REQUIRE(id >= 0 && id < limit, STATUS_DATA,
+            "%s: token '" EXCERPT "' has the id %" PRId64 ": %" PRId64
+            " tokens may have ids from 0 to %" PRId64,
+            path, text, id, entries, limit - 1);
     *vocab_size = id >= *vocab_size ? id + 1 : *vocab_size;
     return STATUS_OK;
 }
@@ -233,10 +237,11 @@ status json_reader_check_ids(const struct json_reader *r, int64_t *vocab_size)
 {
     const char *key;
     json_t *value;
+    int64_t entries = (int64_t)json_object_size(r->vocab) + (int64_t)json_array_size(r->added);
     *vocab_size = 0;
     json_object_foreach(r->vocab, key, value)
     {
-        TRY(read_id(r, value, key, vocab_size));
+        TRY(json_reader_check_id(r->path, value, key, entries, vocab_size));
     }
     for (size_t i = 0; i < json_array_size(r->added); i++) {
         json_t *token = json_array_get(r->added, i);
@@ -245,7 +250,8 @@ status json_reader_check_ids(const struct json_reader *r, int64_t *vocab_size)
         const char *content = json_string_value(json_object_get(token, "content"));
         NEED(r, content != NULL && content[0] != '\0' && strlen(content) <= MAX_ADDED_BYTES,
              "added_tokens[%zu].content is not a string of 1 to %zu bytes", i, MAX_ADDED_BYTES);
-        TRY(read_id(r, json_object_get(token, "id"), content, vocab_size));
+        TRY(json_reader_check_id(r->path, json_object_get(token, "id"), content, entries,
+                                 vocab_size));
     }
     return STATUS_OK;
 }
@@ -393,8 +399,7 @@ static status read_merge(const struct json_reader *r, size_t i, char *buffer, si
 static status read_merges(struct json_reader *r, char *buffer, size_t capacity)
 {
     size_t count = json_array_size(r->merges);
-    r->t->merges = calloc(count + 1, sizeof *r->t->merges);
-    REQUIRE(r->t->merges != NULL, STATUS_INTERNAL, "out of memory for %zu merges", count);
+    TRY(ALLOCATE(r->t->merges, count + 1, "merges"));
     for (size_t i = 0; i < count; i++) {
         TRY(read_merge(r, i, buffer, capacity));
     }
@@ -418,8 +423,8 @@ size_t json_reader_longest_token(json_t *vocab)
 static status read_tokens(struct json_reader *r)
 {
     size_t capacity = json_reader_longest_token(r->vocab);
-    char *buffer = malloc(capacity + 1);
-    REQUIRE(buffer != NULL, STATUS_INTERNAL, "out of memory for a token of %zu bytes", capacity);
+    char *buffer = NULL;
+    TRY(ALLOCATE(buffer, capacity + 1, "a token"));
     status result;
     TRY_GOTO(result, done, json_reader_read_vocab(r, buffer));
     for (size_t i = 0; i < json_array_size(r->added); i++) {
@@ -505,17 +510,15 @@ static status read_root(struct json_reader *r, json_t *root)
     const json_t *version = json_object_get(root, "version");
     const char *text = json_string_value(version);
     NEED(r, json_reader_is_null(version) || (text != NULL && strcmp(text, "1.0") == 0),
-         "version is not \"1.0\", the only supported version");
+         "version is not '1.0', the only supported version");
+    const char *const unsupported[] = {"truncation", "padding"};
+    for (int i = 0; i < 2; i++) {
+        NEED(r, json_reader_is_null(json_object_get(root, unsupported[i])),
+             "%s is set, which is not supported; set it to null", unsupported[i]);
+    }
     json_t *model = json_object_get(root, "model");
     if (strcmp(json_reader_get_type(model), "WordPiece") == 0) {
         return wordpiece_read_json(r, root);
-    }
-    const char *const unsupported[] = {"truncation", "padding"};
-    for (int i = 0; i < 2; i++) {
-        const json_t *value = json_object_get(root, unsupported[i]);
-        NEED(r, json_reader_is_null(value),
-             "%s is set (type '" EXCERPT "'), which is not supported", unsupported[i],
-             json_reader_get_type(value));
     }
     if (strcmp(json_reader_get_type(model), "Unigram") == 0) {
         return unigram_model_read(r, root);

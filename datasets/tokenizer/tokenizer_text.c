@@ -1,12 +1,23 @@
-/* Writes tokenizer.json in canonical form: the tokenizer's SHA-256 is that of this text. The text
- * contains everything that affects the ids, in a fixed order: tokens by id, merges by rank. */
+/* Opens and saves tokenizers: finds the format of a folder and the tokenizer of targets, and writes
+ * tokenizer.json in canonical form. The SHA-256 of this text is the SHA-256 of the tokenizer. The
+ * text contains everything that affects the ids, in a fixed order: tokens by id, merges by rank. */
 #include <inttypes.h>
 #include <jansson.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "datasets/tokenizer/alphabet.h"
+#include "base/file.h"
+#include "base/memory.h"
+#include "datasets/text/alphabet.h"
+#include "datasets/tokenizer/char.h"
 #include "datasets/tokenizer/json_reader_impl.h"
+#include "datasets/tokenizer/marian.h"
+#include "datasets/tokenizer/post_processor.h"
+#include "datasets/tokenizer/sentencepiece_model.h"
+#include "datasets/tokenizer/steps.h"
+#include "datasets/tokenizer/unigram_model.h"
+#include "datasets/tokenizer/vocab_merges.h"
 
 /* Writes the spelling of a token in the file; out has room for twice the token's bytes. */
 static size_t write_spelling(const struct token *token, char *out)
@@ -155,8 +166,8 @@ static json_t *build_root(const struct tokenizer *t, char *buffer)
 status tokenizer_to_text(const struct tokenizer *t, char **out, size_t *out_bytes)
 {
     *out = NULL;
-    char *buffer = malloc(compute_buffer_bytes(t));
-    REQUIRE(buffer != NULL, STATUS_INTERNAL, "out of memory while writing a tokenizer");
+    char *buffer = NULL;
+    TRY(ALLOCATE(buffer, compute_buffer_bytes(t), "a tokenizer"));
     json_t *root =
         t->kind == TOKENIZER_WORDPIECE ? wordpiece_to_json(t, buffer) : build_root(t, buffer);
     char *text = root == NULL ? NULL : json_dumps(root, JSON_INDENT(2));
@@ -167,4 +178,145 @@ status tokenizer_to_text(const struct tokenizer *t, char **out, size_t *out_byte
     *out = text;
     *out_bytes = strlen(text);
     return STATUS_OK;
+}
+
+/* ---- folders ---- */
+
+bool tokenizer_exists(const char *folder)
+{
+    char tokenizer_path[FILE_PATH_BYTES], vocab_path[FILE_PATH_BYTES];
+    snprintf(tokenizer_path, sizeof tokenizer_path, "%s/%s", folder, TOKENIZER_FILE);
+    snprintf(vocab_path, sizeof vocab_path, "%s/%s", folder, VOCAB_FILE);
+    return file_exists(tokenizer_path) || file_exists(vocab_path) || vocab_merges_exists(folder) ||
+           sentencepiece_model_exists(folder) || marian_exists(folder) ||
+           tokenizer_byt5_exists(folder);
+}
+
+static status open_json(const char *path, struct tokenizer **out)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    TRY(file_read(path, TOKENIZER_FILE_LIMIT_BYTES, &text, &bytes));
+    status result = tokenizer_from_text(text, bytes, path, out);
+    free(text);
+    if (result != STATUS_OK) {
+        tokenizer_destroy(out);
+    }
+    return result;
+}
+
+/* Opens a tokenizer without tokenizer.json. */
+static status open_without_json(const char *folder, struct tokenizer **out)
+{
+    TRY(vocab_merges_exists(folder) ? vocab_merges_open(folder, out)
+                                    : tokenizer_byt5_open(folder, out));
+    status result = tokenizer_config_read_eos(folder, *out);
+    if (result != STATUS_OK) {
+        tokenizer_destroy(out);
+    }
+    return result;
+}
+
+/* Opens the tokenizer of a folder, without target_tokenizer.json. */
+static status open_folder(const char *folder, struct tokenizer **out)
+{
+    *out = NULL;
+    REQUIRE(!file_exists(folder) || file_is_folder(folder), STATUS_NO_INPUT,
+            "the tokenizer %s is a file; use its folder", folder);
+    REQUIRE(file_exists(folder), STATUS_NO_INPUT,
+            "there is no folder %s; a tokenizer is a folder with tokenizer.json, and nothing is "
+            "downloaded; create it with `bireme tokenizer train --vocab-size N --input FILE... "
+            "--output %s`",
+            folder, folder);
+    char path[FILE_PATH_BYTES];
+    TRY(file_join(path, folder, VOCAB_FILE));
+    bool vocab_alone = file_exists(path);
+    TRY(file_join(path, folder, TOKENIZER_FILE));
+    if (!file_exists(path) && sentencepiece_model_exists(folder)) {
+        return sentencepiece_model_open(folder, out);
+    }
+    if (!file_exists(path) && marian_exists(folder)) {
+        return marian_open(folder, out);
+    }
+    if (vocab_alone && !file_exists(path)) {
+        return wordpiece_open_vocab(folder, out);
+    }
+    if (!file_exists(path) && (vocab_merges_exists(folder) || tokenizer_byt5_exists(folder))) {
+        return open_without_json(folder, out);
+    }
+    char inner[FILE_PATH_BYTES];
+    TRY(file_join(inner, folder, "tokenizer"));
+    REQUIRE(file_exists(path) || !tokenizer_exists(inner), STATUS_NO_INPUT,
+            "%s contains no tokenizer; use the folder %s", folder, inner);
+    TRY(open_json(path, out));
+    status result = tokenizer_config_read_eos(folder, *out);
+    if (result != STATUS_OK) {
+        tokenizer_destroy(out);
+    }
+    return result;
+}
+
+/* Replaces the SHA-256 of a tokenizer with one of both vocabularies. */
+static status add_target_sha256(struct tokenizer *t)
+{
+    char both[2 * HASH_TEXT_BYTES];
+    int bytes = snprintf(both, sizeof both, "%s %s", t->sha256, t->target->sha256);
+    return hash_memory(both, (size_t)bytes, t->sha256);
+}
+
+static status open_target(const char *folder, struct tokenizer *t)
+{
+    char path[FILE_PATH_BYTES];
+    TRY(file_join(path, folder, TARGET_TOKENIZER_FILE));
+    if (t->target == NULL && file_exists(path)) {
+        REQUIRE(t->kind != TOKENIZER_MARIAN, STATUS_UNAVAILABLE,
+                "%s next to source.spm is not supported; use target_vocab.json, with "
+                "separate_vocabs: true in tokenizer_config.json",
+                path);
+        TRY(open_json(path, &t->target));
+    }
+    return t->target != NULL ? add_target_sha256(t) : STATUS_OK;
+}
+
+status tokenizer_open(const char *folder, struct tokenizer **out)
+{
+    TRY(open_folder(folder, out));
+    status result = open_target(folder, *out);
+    if (result != STATUS_OK) {
+        tokenizer_destroy(out);
+    }
+    return result;
+}
+
+static status save_json(const struct tokenizer *t, const char *folder, const char *name)
+{
+    char path[FILE_PATH_BYTES], *text = NULL;
+    size_t bytes = 0;
+    TRY(file_join(path, folder, name));
+    TRY(tokenizer_to_text(t, &text, &bytes));
+    status result = file_write(path, text, bytes);
+    free(text);
+    return result;
+}
+
+/* Saves the tokenizer without target_tokenizer.json. */
+static status save_folder(const struct tokenizer *t, const char *folder)
+{
+    if (t->kind == TOKENIZER_SENTENCEPIECE) {
+        return sentencepiece_model_save(t, folder);
+    }
+    if (t->kind == TOKENIZER_MARIAN) {
+        return marian_save(t, folder);
+    }
+    TRY(file_make_folders(folder));
+    TRY(save_json(t, folder, TOKENIZER_FILE));
+    return t->kind == TOKENIZER_WORDPIECE ? wordpiece_save_vocab(t, folder) : STATUS_OK;
+}
+
+status tokenizer_save(const struct tokenizer *t, const char *folder)
+{
+    TRY(save_folder(t, folder));
+    return t->target == NULL || t->kind == TOKENIZER_MARIAN
+               ? STATUS_OK
+               : save_json(t->target, folder, TARGET_TOKENIZER_FILE);
 }

@@ -1,9 +1,11 @@
 /* Unigram models of tokenizer.json, as transformers writes them for T5, XLM-RoBERTa and others.
  *
- * The segmentation is that of datasets/sentencepiece/unigram.h, for each word that the
- * pre-tokenizer makes. As in Hugging Face `tokenizers`, scores and their sums have f64, consecutive
- * unknown characters become one token, and every piece of the vocabulary is found in a text, also
- * that of a special token. */
+ * datasets/sentencepiece/unigram.h segments each word that the pre-tokenizer makes. As in Hugging
+ * Face `tokenizers`, scores and their sums have f64, consecutive unknown characters become one
+ * token, and every piece of the vocabulary is found in a text, also the piece of a
+ * special token. */
+#include "datasets/tokenizer/unigram_model.h"
+
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -13,6 +15,8 @@
 #include "base/utf8.h"
 #include "datasets/sentencepiece/unigram_train.h"
 #include "datasets/tokenizer/json_reader_impl.h"
+#include "datasets/tokenizer/post_processor.h"
+#include "datasets/tokenizer/steps.h"
 #include "datasets/tokenizer/word_count.h"
 
 /* Training: the characters of the vocabulary are this share of the text; the others are written as
@@ -34,14 +38,10 @@ enum { BYTE_TOKENS = 256, RESERVED = COUNT(reserved) + BYTE_TOKENS };
 
 static status create_model(struct tokenizer *t, int64_t count)
 {
-    t->unigram = calloc(1, sizeof *t->unigram);
-    REQUIRE(t->unigram != NULL, STATUS_INTERNAL, "out of memory for a Unigram model");
+    TRY(ALLOCATE(t->unigram, 1, "a Unigram model"));
     t->unigram->count = count;
     t->unigram->model.unknown = -1;
-    t->unigram->model.scores = calloc((size_t)count, sizeof(double));
-    REQUIRE(t->unigram->model.scores != NULL, STATUS_INTERNAL,
-            "out of memory for %" PRId64 " scores", count);
-    return STATUS_OK;
+    return ALLOCATE(t->unigram->model.scores, count, "scores");
 }
 
 void unigram_model_free(struct unigram_model *u)
@@ -55,8 +55,8 @@ void unigram_model_free(struct unigram_model *u)
 static status build_trie(struct tokenizer *t)
 {
     struct unigram_model *u = t->unigram;
-    struct piece_key *keys = malloc((size_t)u->count * sizeof *keys);
-    REQUIRE(keys != NULL, STATUS_INTERNAL, "out of memory for %" PRId64 " pieces", u->count);
+    struct piece_key *keys = NULL;
+    TRY(ALLOCATE(keys, u->count, "pieces"));
     for (int32_t id = 0; id < u->count; id++) {
         keys[id] = (struct piece_key){t->tokens[id].bytes, t->tokens[id].length, id};
     }
@@ -101,12 +101,8 @@ static status reserve_steps(struct word_encoder *e, size_t bytes)
     size_t capacity = 2 * bytes + 64;
     REQUIRE(bytes < INT32_MAX / 2, STATUS_DATA,
             "a word of %zu bytes: the pre-tokenizer's words may have at most 1 GiB", bytes);
-    free(e->steps);
-    free(e->ends);
-    e->steps = malloc((capacity + 1) * sizeof *e->steps);
-    e->ends = malloc((capacity + 1) * sizeof *e->ends);
-    REQUIRE(e->steps != NULL && e->ends != NULL, STATUS_INTERNAL,
-            "out of memory for a word of %zu bytes", bytes);
+    TRY(GROW(e->ends, capacity + 1, "a word"));
+    TRY(GROW(e->steps, capacity + 1, "a word"));
     e->capacity = capacity;
     return STATUS_OK;
 }
@@ -306,8 +302,8 @@ static void add_usual_characters(struct training *t, struct character *character
     }
 }
 
-/* Selects the usual characters, and the most frequent ones until all are the wanted share of the
- * text. */
+/* Selects the usual characters, and the most frequent ones until all are the wanted share of
+ * the text. */
 static void choose_alphabet(struct training *t, struct character *characters)
 {
     int64_t total = 0, covered = 0;
@@ -327,11 +323,10 @@ static void choose_alphabet(struct training *t, struct character *characters)
 
 static status find_alphabet(struct training *t, const struct word_count *words)
 {
-    struct character *characters = calloc(CODE_POINTS, sizeof *characters);
-    t->in_alphabet = calloc(CODE_POINTS, sizeof *t->in_alphabet);
+    struct character *characters = NULL;
     status result = STATUS_OK;
-    REQUIRE_GOTO(result, done, characters != NULL && t->in_alphabet != NULL, STATUS_INTERNAL,
-                 "out of memory for an alphabet");
+    TRY_GOTO(result, done, ALLOCATE(characters, CODE_POINTS, "an alphabet"));
+    TRY_GOTO(result, done, ALLOCATE(t->in_alphabet, CODE_POINTS, "an alphabet"));
     for (uint32_t code = 0; code < CODE_POINTS; code++) {
         characters[code].code = code;
     }
@@ -388,8 +383,7 @@ static status list_words(struct training *t, const struct word_count *words)
     for (size_t i = 0; i < words->map.capacity; i++) {
         parts += words->map.slots[i].text != NULL ? words->map.slots[i].bytes / 2 + 1 : 0;
     }
-    t->words = malloc(parts * sizeof *t->words);
-    REQUIRE(t->words != NULL, STATUS_INTERNAL, "out of memory for %zu words", parts);
+    TRY(ALLOCATE(t->words, parts, "words"));
     for (size_t i = 0; i < words->map.capacity; i++) {
         if (words->map.slots[i].text != NULL) {
             add_word_parts(t, &words->map.slots[i]);
@@ -449,8 +443,8 @@ static json_t *build_added_tokens(void)
     return added;
 }
 
-/* Builds tokenizer.json with the normalizer and decoder of Llama 2, so that decoding gives the same
- * text. */
+/* Builds tokenizer.json with the normalizer and decoder of Llama 2, so that decoding gives the
+ * same text. */
 static status create_tokenizer(const struct unigram_piece *pieces, int64_t count,
                                struct tokenizer **out)
 {

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "base/utf8.h"
 #include "datasets/rows/corpus.h"
 
@@ -104,8 +105,8 @@ static status split_spaces(struct space_word *w, const struct corpus_chunk *chun
 static status count_spaces(const struct corpus_chunk *chunk, size_t longest,
                            struct word_count *words)
 {
-    struct space_word w = {.text = malloc(longest + 4), .longest = longest, .words = words};
-    REQUIRE(w.text != NULL, STATUS_INTERNAL, "out of memory for words of %zu bytes", longest);
+    struct space_word w = {.longest = longest, .words = words};
+    TRY(ALLOCATE(w.text, longest + 4, "a word"));
     status result = split_spaces(&w, chunk);
     free(w.text);
     return result;
@@ -165,8 +166,8 @@ static status merge_counts(struct count_worker *count_workers, int workers, stru
 
 static status run_workers(struct count_worker template, int workers, struct word_count *out)
 {
-    struct count_worker *count_workers = calloc((size_t)workers, sizeof *count_workers);
-    REQUIRE(count_workers != NULL, STATUS_INTERNAL, "out of memory for %d workers", workers);
+    struct count_worker *count_workers = NULL;
+    TRY(ALLOCATE(count_workers, workers, "workers"));
     for (int i = 0; i < workers; i++) {
         count_workers[i] = template;
     }

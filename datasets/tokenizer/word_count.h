@@ -3,8 +3,8 @@
 
 #include "base/text_map.h"
 #include "datasets/rows/corpus.h"
-#include "datasets/tokenizer/bert_text.h"
-#include "datasets/tokenizer/pretokenizer.h"
+#include "datasets/text/bert_text.h"
+#include "datasets/text/pretokenizer.h"
 
 /* Zero-initialized is empty. */
 struct word_count {

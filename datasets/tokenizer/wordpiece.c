@@ -61,10 +61,8 @@ static status reserve_trie(const struct tokenizer *t, struct wordpiece *w)
         slots *= 2;
     }
     w->edge_mask = (uint32_t)(slots - 1);
-    w->edges = malloc((size_t)slots * sizeof *w->edges);
-    w->ids = malloc((size_t)nodes * sizeof *w->ids);
-    REQUIRE(w->edges != NULL && w->ids != NULL, STATUS_INTERNAL,
-            "out of memory for %" PRId64 " pieces", t->vocab_size);
+    TRY(ALLOCATE(w->edges, slots, "pieces"));
+    TRY(ALLOCATE(w->ids, nodes, "pieces"));
     memset(w->edges, 0xff, (size_t)slots * sizeof *w->edges);
     memset(w->ids, 0xff, (size_t)nodes * sizeof *w->ids);
     return STATUS_OK;
@@ -157,8 +155,8 @@ static const struct {
                      {" ' ", "'"},  {" n't", "n't"}, {" 'm", "'m"},  {" do not", " don't"},
                      {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
 
-/* Replaces every occurrence of `from` in text[0, bytes) in place; `to` is not longer than
- * `from`. */
+/* Replaces every occurrence of `from` in text[0, bytes) in place; `to` is not longer
+ * than `from`. */
 static size_t replace_all(char *text, size_t bytes, const char *from, const char *to)
 {
     size_t from_bytes = strlen(from), to_bytes = strlen(to), used = 0;
@@ -198,8 +196,8 @@ status wordpiece_decode(const struct tokenizer *t, const int32_t *ids, int64_t c
     for (int64_t i = 0; i < count; i++) {
         capacity += t->tokens[ids[i]].length + 1;
     }
-    char *text = malloc(capacity);
-    REQUIRE(text != NULL, STATUS_INTERNAL, "out of memory for %zu bytes of text", capacity);
+    char *text = NULL;
+    TRY(ALLOCATE(text, capacity, "a text"));
     size_t used = 0;
     bool first = true;
     for (int64_t i = 0; i < count; i++) {

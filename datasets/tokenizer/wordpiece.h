@@ -4,7 +4,7 @@
  * matches. Pieces that continue a word are spelled with a prefix ("##"). */
 #pragma once
 
-#include "datasets/tokenizer/bert_text.h"
+#include "datasets/text/bert_text.h"
 #include "datasets/tokenizer/tokenizer.h"
 
 #define WORDPIECE_PREFIX "##"

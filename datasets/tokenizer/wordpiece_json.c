@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/memory.h"
 #include "base/utf8.h"
 #include "datasets/tokenizer/json_reader_impl.h"
 
@@ -138,8 +139,8 @@ static status read_unknown(const struct json_reader *r, const json_t *model)
 
 static status read_tokens(struct json_reader *r)
 {
-    char *buffer = malloc(json_reader_longest_token(r->vocab) + 1);
-    REQUIRE(buffer != NULL, STATUS_INTERNAL, "out of memory for a token");
+    char *buffer = NULL;
+    TRY(ALLOCATE(buffer, json_reader_longest_token(r->vocab) + 1, "a token"));
     status result = json_reader_read_vocab(r, buffer);
     free(buffer);
     TRY(result);
@@ -157,11 +158,6 @@ static status read_tokens(struct json_reader *r)
 status wordpiece_read_json(struct json_reader *r, json_t *root)
 {
     json_t *model = json_object_get(root, "model");
-    const char *const unsupported[] = {"truncation", "padding"};
-    for (int i = 0; i < 2; i++) {
-        NEED(r, json_reader_is_null(json_object_get(root, unsupported[i])),
-             "%s is set, which is not supported", unsupported[i]);
-    }
     TRY(read_model(r, model));
     r->added = json_object_get(root, "added_tokens");
     NEED(r, json_reader_is_null(r->added) || json_is_array(r->added), "added_tokens is not a list");
@@ -325,8 +321,8 @@ status wordpiece_save_vocab(const struct tokenizer *t, const char *folder)
     }
     char path[FILE_PATH_BYTES];
     TRY(file_join(path, folder, VOCAB_FILE));
-    char *text = malloc(bytes + 1);
-    REQUIRE(text != NULL, STATUS_INTERNAL, "out of memory for %zu bytes of tokens", bytes);
+    char *text = NULL;
+    TRY(ALLOCATE(text, bytes + 1, "tokens"));
     size_t used = 0;
     for (int64_t id = 0; id < t->vocab_size; id++) {
         memcpy(text + used, t->tokens[id].bytes, t->tokens[id].length);

@@ -59,10 +59,8 @@ static inline void prefetch_streams(const struct slice *s, int64_t i, size_t mom
     }
 }
 
-static inline __attribute__((always_inline)) void update_vector(const struct slice *s, int64_t i,
-                                                                int64_t count,
-                                                                const struct factors *f,
-                                                                enum dtype dtype)
+CPU_INLINE void update_vector(const struct slice *s, int64_t i, int64_t count,
+                              const struct factors *f, enum dtype dtype)
 {
     vector g = f->scale * vector_get(s->gradient, DTYPE_F32, i, count);
     vector m = vector_get(s->moment1, dtype, i, count);
@@ -80,10 +78,8 @@ static inline __attribute__((always_inline)) void update_vector(const struct sli
     }
 }
 
-static inline __attribute__((always_inline)) void update_elements(const struct slice *s,
-                                                                  int64_t first, int64_t last,
-                                                                  const struct factors *f,
-                                                                  enum dtype dtype)
+CPU_INLINE void update_elements(const struct slice *s, int64_t first, int64_t last,
+                                const struct factors *f, enum dtype dtype)
 {
     int64_t i = first;
     for (; i + VECTOR_LANES <= last; i += VECTOR_LANES) {

@@ -1,5 +1,5 @@
-/* Conversion between f32 and bf16. It is limited by memory bandwidth; threads process chunks of
- * rows. */
+/* Conversion between f32 and bf16. It is limited by memory bandwidth; threads process chunks
+ * of rows. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/vector.h"
 

@@ -9,7 +9,6 @@
 #include "base/thread/cores.h"
 #include "base/thread/thread.h"
 #include "kernels/cpu/matmul.h"
-#include "kernels/cpu/roofline.h"
 
 extern const struct cpu_variant CPU_JOIN(baseline, variant);
 
@@ -18,16 +17,19 @@ static bool runs_baseline(void)
     return true;
 }
 
-#ifdef CPU_X86_VARIANTS
+/* CPU_X86_VARIANTS: the number of x86 variants in this build, in the order of this file. */
+#if CPU_X86_VARIANTS > 0
 extern const struct cpu_variant CPU_JOIN(v3, variant);
-extern const struct cpu_variant CPU_JOIN(v4, variant);
-extern const struct cpu_variant CPU_JOIN(v4_bf16, variant);
 
 static bool runs_v3(void)
 {
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
            __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");
 }
+#endif
+
+#if CPU_X86_VARIANTS > 1
+extern const struct cpu_variant CPU_JOIN(v4, variant);
 
 static bool runs_v4(void)
 {
@@ -35,6 +37,10 @@ static bool runs_v4(void)
            __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
            __builtin_cpu_supports("avx512vl");
 }
+#endif
+
+#if CPU_X86_VARIANTS > 2
+extern const struct cpu_variant CPU_JOIN(v4_bf16, variant);
 
 static bool runs_v4_bf16(void)
 {
@@ -47,9 +53,13 @@ static const struct candidate {
     const struct cpu_variant *variant;
     bool (*runs)(void);
 } candidates[] = {
-#ifdef CPU_X86_VARIANTS
+#if CPU_X86_VARIANTS > 2
     {&CPU_JOIN(v4_bf16, variant), runs_v4_bf16},
+#endif
+#if CPU_X86_VARIANTS > 1
     {&CPU_JOIN(v4, variant), runs_v4},
+#endif
+#if CPU_X86_VARIANTS > 0
     {&CPU_JOIN(v3, variant), runs_v3},
 #endif
     {&CPU_JOIN(baseline, variant), runs_baseline},
@@ -116,12 +126,13 @@ static status start_threads(int threads)
 
 static status create_context(struct kernels *k, int threads)
 {
-    REQUIRE(matmul_supports(k->dtype), STATUS_UNAVAILABLE,
-            "precision %s: this processor lacks the instructions for it (AVX-512 BF16 or AMX); set "
-            "train.precision to fp32",
-            dtype_name(k->dtype));
-    struct cpu *cpu = calloc(1, sizeof *cpu);
-    REQUIRE(cpu != NULL, STATUS_INTERNAL, "out of memory for the kernels context");
+    REQUIRE(
+        matmul_supports(k->dtype), STATUS_UNAVAILABLE,
+        "precision %s: this processor lacks the instructions for it (AVX-512 BF16 or AMX), which "
+        "bf16 and fp8 need; set train.precision to fp32",
+        dtype_name(k->dtype));
+    struct cpu *cpu = NULL;
+    TRY(ALLOCATE(cpu, 1, "the kernels context"));
     k->state = cpu;
     k->threads = threads > 0 ? threads : cores_allowed();
     status result = STATUS_OK;

@@ -1,10 +1,11 @@
 /* Internals of the CPU back-end: instruction sets, threads, workspace.
  *
- * Variants  CMake compiles the sources of this folder once for each instruction set, with
- *           -DCPU_VARIANT=name (kernels/CMakeLists.txt lists the exceptions). A function that is
- *           visible to other files is defined as CPU(f). The inner loops are plain C that the
- *           compiler vectorizes. variant.c builds one table for each variant. cpu.c is compiled for
- *           the oldest supported processor; it selects the best table that this processor can run.
+ * Variants  CMake compiles the sources of this folder and of attention/ once for each instruction
+ *           set, with -DCPU_VARIANT=name (kernels/CMakeLists.txt lists the exceptions). A function
+ *           that is visible to other files is defined as CPU(f). The inner loops are plain C that
+ *           the compiler vectorizes. variant.c builds one table for each variant. cpu.c is compiled
+ *           for the oldest supported processor; it selects the best table that this processor can
+ *           run.
  * Threads   OpenMP with num_threads(k->threads) and static schedules only. The result of an
  *           operation must not depend on the number of threads, so threads split the outputs, never
  *           a sum.
@@ -13,8 +14,12 @@
  *           run one at a time, so the arena has the maximum over all operations (variant.c). */
 #pragma once
 
-#include "base/arena.h"
+#include "base/device/arena.h"
 #include "kernels/kernels_table.h"
+
+/* A function that becomes a part of each caller, so that the compiler can specialize it for
+ * constant arguments and vectorize its loops. */
+#define CPU_INLINE static inline __attribute__((always_inline))
 
 struct matmul;
 struct roofline; /* operands of the roofline measurement */
@@ -70,8 +75,30 @@ static inline void cpu_prefetch(struct tensor t, int64_t row, int64_t column, in
     }
 }
 
+/* cpu_transpose - write the transpose of a part of a matrix.
+ *
+ * Shapes    out f32 [rows, columns] without gaps;  in f32 [columns, rows] with a stride */
+static inline void cpu_transpose(float *out, const float *in, int64_t stride, int64_t rows,
+                                 int64_t columns)
+{
+    for (int64_t j = 0; j < columns; j++) {
+        for (int64_t i = 0; i < rows; i++) {
+            out[i * columns + j] = in[j * stride + i];
+        }
+    }
+}
+
 #define CPU_JOIN_(variant, name) cpu_##variant##_##name
 #define CPU_JOIN(variant, name) CPU_JOIN_(variant, name)
+
+/* cpu_head_loss_run - implement head_loss_run for all instruction sets. */
+__typeof__(head_loss_run) cpu_head_loss_run;
+
+/* roofline_measure - implement kernels_roofline on the CPU. */
+__typeof__(kernels_roofline) roofline_measure;
+
+/* roofline_destroy - release the operands that roofline_measure keeps in the context. */
+void roofline_destroy(struct kernels *k);
 
 #ifdef CPU_VARIANT
 #define CPU(name) CPU_JOIN(CPU_VARIANT, name)

@@ -10,11 +10,11 @@
  *           core it is replaced by e = exp(z - m), where m is the maximum of the row in the tile. m
  *           and the sum of e are kept. After all tiles, the maximum and sum of each row are known.
  *           Then a tile of dz is e times one factor per row, except for the target's element. dz is
- *           computed right before the GEMM that computes the same rows of dw. So each element needs
- *           one exponential. Only e is stored, in the dtype of the GEMMs, for CHUNK rows; it is not
- *           stored without a gradient. The derivative of a soft-cap is computed from log(e) + m.
- *           With label smoothing dz is not 0 where e underflows. There, minus the derivative is
- *           stored in place of e.
+ *           computed right before the GEMM that computes the same rows of dw. Therefore each
+ *           element needs one exponential. Only e is stored, in the dtype of the GEMMs, for CHUNK
+ *           rows; it is not stored without a gradient. The derivative of a soft-cap is computed
+ *           from log(e) + m. With label smoothing dz is not 0 where e underflows. There, minus the
+ *           derivative is stored in place of e.
  * Threads   Threads split the tiles, then the rows. Statistics are kept per tile and merged in the
  *           order of the tiles, so the bits do not depend on the number of threads.
  * Shards    Vocabulary shards of other ranks are one more level of tiles. Each shard merges its
@@ -24,9 +24,8 @@
  * Source    Milakov, Gimelshein 2018, arXiv:1805.02867 */
 #include <math.h>
 
-#include "kernels/cpu/column_sums.h"
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/few_rows.h"
+#include "kernels/cpu/linear.h"
 #include "kernels/cpu/math.h"
 #include "kernels/cpu/matmul.h"
 
@@ -355,8 +354,8 @@ static float get_smoothed_share(const struct chunk *s, int64_t row)
     return counted ? scale * c->label_smoothing / (float)c->vocabulary : 0;
 }
 
-/* Computes dz of a vector from its stored e = x and one factor. max, cap: of the row, if it is
- * capped. */
+/* Computes dz of a vector from its stored e = x and one factor. max, cap: of the row, if it
+ * is capped. */
 static inline vector compute_gradient(vector x, vector share, float factor, float max, float cap)
 {
     if (cap <= 0) {

@@ -4,10 +4,8 @@
 
 #include "kernels/cpu/cpu.h"
 
-static inline __attribute__((always_inline)) void apply_dropout_row(struct tensor y,
-                                                                    struct tensor x,
-                                                                    enum dtype dtype, int64_t n,
-                                                                    struct dropout dropout)
+CPU_INLINE void apply_dropout_row(struct tensor y, struct tensor x, enum dtype dtype, int64_t n,
+                                  struct dropout dropout)
 {
     int64_t pitch = dropout.pitch > 0 ? dropout.pitch : x.columns;
     struct dropout_row factors;

@@ -1,6 +1,6 @@
 /* Dropout factors of consecutive elements (kernels/dropout.h), a vector at a time.
  *
- * The factors equal those of base/random.h bit for bit, on every instruction set; a test compares
+ * On every instruction set, the factors have the same bits as with base/random.h; a test compares
  * them. A vector of Philox blocks gives the random bits of PHILOX_HALVES elements. */
 #pragma once
 

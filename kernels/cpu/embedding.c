@@ -1,14 +1,12 @@
 /* Lookup of token and position embeddings, and the gradients of the tables.
  *
  * Forward: threads process rows of y. Backward: the pairs (id, row) are sorted by id with a stable
- * radix sort. Then one thread adds all rows of an id, in the order of the rows. So the bits do not
- * depend on the number of threads, and no atomic addition is needed. Sorting takes 4 passes over N
- * pairs, which is little compared with N C additions. */
+ * radix sort. Then one thread adds all rows of an id, in the order of the rows. Therefore the bits
+ * do not depend on the number of threads, and no atomic addition is needed. Sorting takes 4 passes
+ * over N pairs, which is little compared with N C additions. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/dropout.h"
 #include "kernels/cpu/vector.h"
-
-#define INLINE static inline __attribute__((always_inline))
 
 struct forward {
     struct tensor y, token_table, position_table;
@@ -17,7 +15,7 @@ struct forward {
     struct dropout dropout;
 };
 
-INLINE void embed_row(const struct forward *f, enum dtype dtype, int64_t n)
+CPU_INLINE void embed_row(const struct forward *f, enum dtype dtype, int64_t n)
 {
     int64_t columns = f->y.columns, row = f->tokens[n] - f->first_token;
     bool in_table = row >= 0 && row < f->token_table.rows;
@@ -88,8 +86,8 @@ static void sort_by_id(struct pair *pairs, struct pair *other, int64_t count)
     }
 }
 
-INLINE void add_gradient_row(struct tensor table, struct tensor dy, struct pair pair,
-                             enum dtype dtype, struct dropout dropout)
+CPU_INLINE void add_gradient_row(struct tensor table, struct tensor dy, struct pair pair,
+                                 enum dtype dtype, struct dropout dropout)
 {
     float *sums = (float *)table.data + pair.id * table.stride;
     struct dropout_row factors;
@@ -104,8 +102,8 @@ INLINE void add_gradient_row(struct tensor table, struct tensor dy, struct pair 
     }
 }
 
-/* Adds the gradients of the ids that start in this thread's range. The last such id may end after
- * it. */
+/* Adds the gradients of the ids that start in this thread's range. The last such id may end
+ * after it. */
 static void add_thread_range(struct tensor table, struct tensor dy, const struct pair *pairs,
                              int64_t count, struct cpu_range range, struct dropout dropout)
 {

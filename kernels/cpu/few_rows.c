@@ -4,29 +4,27 @@
  * pack the weights, which costs more than these GEMMs. Threads split the rows of w. The sum of an
  * output has one order for any number of rows, so a sequence gets the same bits alone and in a
  * batch of sequences. */
-#include "kernels/cpu/few_rows.h"
 
+#include "kernels/cpu/linear.h"
 #include "kernels/cpu/vector.h"
 
 /* A block of the output: its sums stay in registers. AVX-512 has 32 of them, the others 16. */
 enum { BLOCK_ROWS = 4, BLOCK_COLUMNS = VECTOR_LANES >= 16 ? 4 : 2 };
 
-#define INLINE static inline __attribute__((always_inline))
-
 /* Prefetches elements to the second cache, `offset` elements after the start of a row of w. A
  * prefetch beyond the end of the memory is harmless. */
-INLINE void prefetch_weights(struct tensor w, int64_t row, int64_t offset)
+CPU_INLINE void prefetch_weights(struct tensor w, int64_t row, int64_t offset)
 {
     uintptr_t elements = (uintptr_t)(row * w.stride + offset);
     __builtin_prefetch((const void *)((uintptr_t)w.data + elements * dtype_bytes(w.dtype)), 0, 2);
 }
 
 /* Computes the dot products of `columns` rows of w with `rows` rows of x, constants for the
- * compiler. Each output has one sum, in the order of its terms, for any size of the block. The
- * memory is slow if several rows of w are read side by side. So the next block is prefetched here,
- * in the order of its addresses. */
-INLINE void compute_block(float out[BLOCK_COLUMNS][KERNELS_FEW_ROWS], struct tensor x,
-                          struct tensor w, int64_t column, int columns, int rows)
+ * compiler. Each output has one sum, in the order of its terms, for any size of the block. Memory
+ * is slow if several rows of w are read at the same time. Therefore the next block is prefetched
+ * here, in the order of its addresses. */
+CPU_INLINE void compute_block(float out[BLOCK_COLUMNS][KERNELS_FEW_ROWS], struct tensor x,
+                              struct tensor w, int64_t column, int columns, int rows)
 {
     vector sums[BLOCK_COLUMNS][BLOCK_ROWS];
     for (int j = 0; j < columns; j++) {
@@ -57,8 +55,8 @@ INLINE void compute_block(float out[BLOCK_COLUMNS][KERNELS_FEW_ROWS], struct ten
     }
 }
 
-INLINE void compute_rows(float out[BLOCK_COLUMNS][KERNELS_FEW_ROWS], struct tensor x,
-                         struct tensor w, int64_t column, int columns)
+CPU_INLINE void compute_rows(float out[BLOCK_COLUMNS][KERNELS_FEW_ROWS], struct tensor x,
+                             struct tensor w, int64_t column, int columns)
 {
     switch (x.rows) {
     case 1:
@@ -75,8 +73,8 @@ INLINE void compute_rows(float out[BLOCK_COLUMNS][KERNELS_FEW_ROWS], struct tens
     }
 }
 
-INLINE void compute_columns(float out[BLOCK_COLUMNS][KERNELS_FEW_ROWS], struct tensor x,
-                            struct tensor w, int64_t column, int columns)
+CPU_INLINE void compute_columns(float out[BLOCK_COLUMNS][KERNELS_FEW_ROWS], struct tensor x,
+                                struct tensor w, int64_t column, int columns)
 {
     for (int64_t first = 0; first < x.rows; first += BLOCK_ROWS) {
         int64_t left = x.rows - first;
@@ -95,18 +93,16 @@ INLINE void compute_columns(float out[BLOCK_COLUMNS][KERNELS_FEW_ROWS], struct t
     }
 }
 
-/* Computes `columns` columns of the output: BLOCK_COLUMNS or 1. Specialized for each pair of
- * dtypes, so that the inner loop has no branches. */
+/* Computes `columns` columns of the output: BLOCK_COLUMNS or 1. Specialized for each dtype, so that
+ * the inner loop has no branches. */
 static void compute_dot_products(float out[BLOCK_COLUMNS][KERNELS_FEW_ROWS], struct tensor x,
                                  struct tensor w, int64_t column, int columns)
 {
-    if (x.dtype == DTYPE_F32 && w.dtype == DTYPE_F32) {
+    if (x.dtype == DTYPE_F32) {
         x.dtype = w.dtype = DTYPE_F32;
         compute_columns(out, x, w, column, columns);
-    } else if (x.dtype == DTYPE_BF16 && w.dtype == DTYPE_BF16) {
-        x.dtype = w.dtype = DTYPE_BF16;
-        compute_columns(out, x, w, column, columns);
     } else {
+        x.dtype = w.dtype = DTYPE_BF16;
         compute_columns(out, x, w, column, columns);
     }
 }

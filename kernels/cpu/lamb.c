@@ -52,10 +52,10 @@ struct slice {
     const struct adamw *settings;
 };
 
-/* Updates the moments of a tile in f32 and writes them to the arrays, which may be those read. */
-static inline __attribute__((always_inline)) void
-update_moments(const struct slice *s, int64_t first, int64_t count, float *moment1, float *moment2,
-               const struct factors *f, enum dtype dtype)
+/* Updates the moments of a tile in f32 and writes them to the arrays. They may be the arrays that
+ * were read. */
+CPU_INLINE void update_moments(const struct slice *s, int64_t first, int64_t count, float *moment1,
+                               float *moment2, const struct factors *f, enum dtype dtype)
 {
     for (int64_t i = 0; i < count; i += VECTOR_LANES) {
         int64_t position = first + i, remaining = count - i;
@@ -169,6 +169,39 @@ status CPU(lamb_apply)(struct kernels *k, float *weights, bf16 *copy, const void
         if (is_stochastic) {
             rounding_apply(copy, weights, first, last, rounding);
         }
+    }
+    return STATUS_OK;
+}
+
+status CPU(lamb_parts_moments)(struct kernels *k, double *sums, const float *weights,
+                               float *moment1, float *moment2, const float *gradient,
+                               const struct adamw_parts *p, const struct adamw *settings)
+{
+    struct adamw part_settings = *settings;
+    for (int64_t i = 0; i < p->part_count; i++) {
+        const struct adamw_part *part = &p->parts[i];
+        int64_t first = part->first - p->origin;
+        part_settings.weight_decay = part->weight_decay;
+        TRY(CPU(lamb_moments)(k, sums + 2 * i, weights + first, moment1 + part->moment,
+                              moment2 + part->moment, gradient + first, part->count,
+                              &part_settings));
+    }
+    return STATUS_OK;
+}
+
+status CPU(lamb_parts_apply)(struct kernels *k, float *weights, bf16 *copy, const float *moment1,
+                             const float *moment2, const double *ratios,
+                             const struct adamw_parts *p, const struct adamw *settings)
+{
+    struct adamw part_settings = *settings;
+    for (int64_t i = 0; i < p->part_count; i++) {
+        const struct adamw_part *part = &p->parts[i];
+        int64_t first = part->first - p->origin;
+        part_settings.weight_decay = part->weight_decay;
+        part_settings.trust_ratio = ratios + i;
+        TRY(CPU(lamb_apply)(k, weights + first, copy != NULL ? copy + first : NULL,
+                            moment1 + part->moment, moment2 + part->moment, part->count,
+                            &part_settings));
     }
     return STATUS_OK;
 }

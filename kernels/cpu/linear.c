@@ -5,30 +5,27 @@
  *   backward input   dx = (dy w) * saved, with saved of the activation that computed x
  *   backward weight  dw += dy^T x,  db += sum of the rows of dy; = instead of += with overwrite
  *
- * matmul.c splits the GEMMs over the threads. Column sums split the columns over the threads. */
+ * matmul.c splits the GEMMs over the threads. */
 
-#include "kernels/cpu/column_sums.h"
+#include "kernels/cpu/linear.h"
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/few_rows.h"
 #include "kernels/cpu/math.h"
 #include "kernels/cpu/matmul.h"
 
-#define INLINE static inline __attribute__((always_inline))
-
 /* Returns max(x, 0). vector_max returns x if it is NaN. */
-INLINE vector rectify_values(vector x)
+CPU_INLINE vector rectify_values(vector x)
 {
     return vector_max(vector_set(0.0f), x);
 }
 
-INLINE vector compute_silu_derivative(vector x)
+CPU_INLINE vector compute_silu_derivative(vector x)
 {
     vector s = math_sigmoid(x);
     return s * (1.0f + x * (1.0f - s));
 }
 
 /* The switches over activations have no default, so that the compiler reports a missing one. */
-INLINE vector apply_activation(vector x, enum activation act)
+CPU_INLINE vector apply_activation(vector x, enum activation act)
 {
     switch (act) {
     case ACTIVATION_GELU_TANH:
@@ -49,7 +46,7 @@ INLINE vector apply_activation(vector x, enum activation act)
     return x;
 }
 
-INLINE vector compute_derivative(vector x, enum activation act)
+CPU_INLINE vector compute_derivative(vector x, enum activation act)
 {
     switch (act) {
     case ACTIVATION_GELU_TANH:
@@ -71,8 +68,8 @@ INLINE vector compute_derivative(vector x, enum activation act)
 }
 
 /* The epilogue of a GEMM, for one block: y = act(y) and saved = act'(y), or y = y * saved. The
- * forward pass computes the derivative together with the activation, because they share most of the
- * work. */
+ * forward pass computes the derivative together with the activation, because they share most of
+ * the work. */
 struct epilogue {
     struct tensor y, saved;
     enum activation act;
@@ -82,8 +79,8 @@ struct epilogue {
 enum { ROWS_AHEAD = 2 };
 
 /* Specialized for one dtype and one activation, so that common subexpressions are computed once. */
-INLINE void activate_rows(const struct epilogue *e, struct matmul_block block, enum dtype dtype,
-                          enum activation act)
+CPU_INLINE void activate_rows(const struct epilogue *e, struct matmul_block block, enum dtype dtype,
+                              enum activation act)
 {
     for (int64_t i = block.row; i < block.row + block.rows; i++) {
         int64_t y = i * e->y.stride + block.column, saved = i * e->saved.stride + block.column;
@@ -99,8 +96,8 @@ INLINE void activate_rows(const struct epilogue *e, struct matmul_block block, e
     }
 }
 
-INLINE void activate_rows_as(const struct epilogue *e, struct matmul_block block,
-                             enum activation act)
+CPU_INLINE void activate_rows_as(const struct epilogue *e, struct matmul_block block,
+                                 enum activation act)
 {
     if (e->y.dtype == DTYPE_F32) {
         activate_rows(e, block, DTYPE_F32, act);
@@ -136,7 +133,7 @@ static void activate_block(void *context, struct matmul_block block)
     }
 }
 
-INLINE void multiply_rows(const struct epilogue *e, struct matmul_block block, enum dtype dtype)
+CPU_INLINE void multiply_rows(const struct epilogue *e, struct matmul_block block, enum dtype dtype)
 {
     for (int64_t i = block.row; i < block.row + block.rows; i++) {
         int64_t y = i * e->y.stride + block.column, saved = i * e->saved.stride + block.column;
@@ -247,88 +244,6 @@ status CPU(linear_backward_input)(struct kernels *k, struct tensor dx, struct bi
                       }));
     CPU(bias_gradient)(k, dbias, dx);
     return STATUS_OK;
-}
-
-/* Column sums. Each row is in another page, so the threads split the columns, in units of several
- * cache lines. Rows are added in two levels, so that the rounding error grows at most with the
- * square root of their number. */
-enum { SUM_VECTORS = 8, SUM_COLUMNS = SUM_VECTORS * VECTOR_LANES, SUM_ROWS = 64, SUM_AHEAD = 8 };
-
-/* Adds `count` columns, held in `vectors` vectors. */
-INLINE void add_column_block(float *sums, struct tensor dy, enum dtype dtype, int64_t column,
-                             int64_t count, const int vectors, bool overwrite)
-{
-    vector total[SUM_VECTORS] = {{0}};
-    for (int64_t first = 0; first < dy.rows; first += SUM_ROWS) {
-        int64_t last = first + SUM_ROWS < dy.rows ? first + SUM_ROWS : dy.rows;
-        vector part[SUM_VECTORS] = {{0}};
-        for (int64_t i = first; i < last; i++) {
-            int64_t at = i * dy.stride + column;
-            cpu_prefetch(dy, i + SUM_AHEAD, column, count);
-#pragma GCC unroll 8
-            for (int j = 0; j < vectors; j++) {
-                part[j] +=
-                    vector_get(dy.data, dtype, at + j * VECTOR_LANES, count - j * VECTOR_LANES);
-            }
-        }
-#pragma GCC unroll 8
-        for (int j = 0; j < vectors; j++) {
-            total[j] += part[j];
-        }
-    }
-    for (int j = 0; j < vectors; j++) {
-        int64_t at = column + j * VECTOR_LANES, left = count - j * VECTOR_LANES;
-        vector before = overwrite ? vector_set(0) : vector_get(sums, DTYPE_F32, at, left);
-        vector_put(sums, DTYPE_F32, at, before + total[j], left);
-    }
-}
-
-INLINE void column_sums_as(float *sums, struct tensor dy, enum dtype dtype,
-                           struct cpu_range columns, bool overwrite)
-{
-    int64_t column = columns.first;
-    for (; column + SUM_COLUMNS <= columns.last; column += SUM_COLUMNS) {
-        add_column_block(sums, dy, dtype, column, SUM_COLUMNS, SUM_VECTORS, overwrite);
-    }
-    for (; column < columns.last; column += VECTOR_LANES) {
-        add_column_block(sums, dy, dtype, column, columns.last - column, 1, overwrite);
-    }
-}
-
-void CPU(column_sums)(float *sums, struct tensor dy, struct cpu_range columns, bool overwrite)
-{
-    if (dy.dtype == DTYPE_F32) {
-        column_sums_as(sums, dy, DTYPE_F32, columns, overwrite);
-    } else {
-        column_sums_as(sums, dy, DTYPE_BF16, columns, overwrite);
-    }
-}
-
-/* Returns the columns of a unit: fewer if otherwise many threads would be idle. */
-static int64_t choose_sum_columns(int64_t columns, int threads)
-{
-    int64_t size = SUM_COLUMNS;
-    for (; size > VECTOR_LANES; size /= 2) {
-        int64_t units = (columns + size - 1) / size, rounds = (units + threads - 1) / threads;
-        if (10 * units >= 9 * rounds * threads) {
-            break;
-        }
-    }
-    return size;
-}
-
-void CPU(bias_gradient)(struct kernels *k, struct bias_gradient dbias, struct tensor dy)
-{
-    int threads = k->threads;
-    if (dbias.sums.data == NULL) {
-        return;
-    }
-    int64_t unit = choose_sum_columns(dy.columns, threads);
-#pragma omp parallel for num_threads(threads) schedule(static)
-    for (int thread = 0; thread < threads; thread++) {
-        struct cpu_range columns = cpu_thread_range(dy.columns, unit, thread, threads);
-        CPU(column_sums)(dbias.sums.data, dy, columns, dbias.overwrite);
-    }
 }
 
 status CPU(linear_backward_weight)(struct kernels *k, struct tensor dw, struct tensor dbias,

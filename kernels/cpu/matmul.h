@@ -1,4 +1,11 @@
-/* GEMMs on the CPU. */
+/* GEMMs on the CPU, with oneDNN.
+ *
+ *   block     a rectangle of the output, which one thread computes; a unit of grid.h
+ *   plan      the objects of oneDNN that compute a block of one size
+ *   prologue  a function of the caller that runs before each block
+ *   epilogue  a function of the caller that runs after each block
+ *
+ * Calls     matmul_create once for each context, matmul_run for each GEMM, matmul_destroy */
 #pragma once
 
 #include "kernels/cpu/cpu.h"
@@ -21,10 +28,12 @@ bool matmul_supports(enum dtype dtype);
  * and it packs panels of both matrices. */
 size_t matmul_library_bytes(enum dtype dtype, int threads, const struct kernels_limits *limits);
 
-/* A block of the output of a GEMM, and the thread that computes it. */
+/* A block of the output of a GEMM, and the thread that computes it. inner_block is as in
+ * struct grid_strip. */
 struct matmul_block {
     int64_t row, rows, column, columns;
     int thread;
+    int64_t inner_block;
 };
 
 /* A prologue or epilogue of a block. The thread that computes the block calls it. */
@@ -54,10 +63,43 @@ static inline int64_t matmul_inner_size(const struct matmul_call *call)
     return call->transpose_a ? call->a.rows : call->a.columns;
 }
 
+/* The largest inner block, in elements. */
+enum { MATMUL_INNER_BLOCK = 256 };
+
+/* matmul_inner_block - return the inner block with which small units have the bits of a unit of
+ * this size. 0: small units have the same bits anyway, or the order of additions is not known.
+ *
+ * With AVX2 and without AVX-512, oneDNN packs the operands of large units. It divides the inner
+ * size into blocks of 192 and adds the blocks to the output in order. It does not pack small units.
+ * Their blocks have 256 elements, or 96 if a is transposed. Six rows are computed at a time. If one
+ * to three rows are left, their products are added in two sums.
+ *
+ * A small unit therefore has the order of a large one under three conditions: it is computed in
+ * blocks of the returned size, a is transposed in advance if transpose_a is set, and the number of
+ * rows modulo six is 0, 4 or 5. If the large unit is not packed, the block is the inner size.
+ * divisions.c compares the bits. */
+int64_t matmul_inner_block(const struct matmul_call *call, int64_t rows, int64_t columns);
+
+struct grid;
+
+/* matmul_has_few_parts - return whether the units of strips with inner blocks can run: each has
+ * rows, and the parts of its rows have few different sizes. */
+bool matmul_has_few_parts(const struct matmul_call *call, const struct grid *g);
+
+/* The largest copies of the operands of a unit that is computed densely. */
+enum { MATMUL_COPIES_BYTES = 4 << 20 };
+
+/* matmul_dense_bytes - return the bytes of the copies if a unit of this size is computed densely.
+ *
+ * oneDNN has other code for matrices without gaps between their rows, and this code adds in another
+ * order. If the units of grid_make have no gaps, a smaller unit has their bits if its operands with
+ * gaps are copied. */
+size_t matmul_dense_bytes(const struct matmul_call *call, int64_t rows, int64_t columns);
+
 /* matmul_run - run a GEMM on all threads of the context.
  *
- * Memory    allocates at the first use of a shape only; if blocks may be divided, also the operands
- *           of one block for a comparison, which are freed
+ * Memory    allocates at the first use of a shape only. If blocks may be divided, a comparison also
+ *           allocates operands and outputs and frees them
  * Numerics  the bits do not depend on the number of threads */
 status matmul_run(struct kernels *k, const struct matmul_call *call);
 

@@ -1,23 +1,21 @@
 /* Residual addition and norm of each row in one pass, and the gradients.
  *
  * Forward   z = x + drop(delta),  h = (z - mean) r,  y = h gamma + beta, with r = 1 / sqrt(mean((z
- *           - mean)^2) + epsilon); RMS uses mean = 0. The norm reads z after it is rounded to its
- *           dtype, so that the backward pass reads the same numbers.
+ *           - mean)^2) + epsilon); RMS uses mean = 0, and an absent gamma is 1. The norm reads z
+ *           after it is rounded to its dtype, so that the backward pass reads the same numbers.
  * Backward  g = dy gamma,  dz (+)= r (g - mean(g) - h mean(g h)), without mean(g) for RMS; dgamma
  *           += sum over rows of dy h,  dbeta += sum over rows of dy;  dbias (+)= column sums of
  *           drop'(dz), in a second pass.
  * Threads   A thread processes whole rows. The sums over rows are split into at most NORM_BLOCKS
  *           blocks that depend on N only. Each block has a partial sum; these are added in order.
- *           So the bits do not depend on the number of threads.
+ *           Therefore the bits do not depend on the number of threads.
  *
  * Source    Ba, Kiros, Hinton 2016, arXiv:1607.06450; Zhang, Sennrich 2019, arXiv:1910.07467 */
-#include "kernels/cpu/column_sums.h"
 #include "kernels/cpu/dropout.h"
+#include "kernels/cpu/linear.h"
 #include "kernels/cpu/vector.h"
 
 enum { NORM_BLOCKS = 64, NORM_BLOCK_ROWS = 8, CHAINS = 4 };
-
-#define INLINE static inline __attribute__((always_inline))
 
 struct forward {
     struct tensor z, y, statistics, x, delta, gamma, beta;
@@ -33,13 +31,19 @@ struct backward {
     struct dropout dropout;
 };
 
-INLINE vector mask_tail(vector x, int64_t count)
+CPU_INLINE vector mask_tail(vector x, int64_t count)
 {
     return count >= VECTOR_LANES ? x
                                  : vector_select(vector_index() < (int32_t)count, x, vector_set(0));
 }
 
-INLINE void add_residual(const struct forward *f, enum dtype dtype, int64_t n)
+/* Multiplies x by gamma; NULL: 1. */
+CPU_INLINE vector apply_gamma(vector x, const float *gamma, int64_t c, int64_t count)
+{
+    return gamma != NULL ? x * vector_get(gamma, DTYPE_F32, c, count) : x;
+}
+
+CPU_INLINE void add_residual(const struct forward *f, enum dtype dtype, int64_t n)
 {
     int64_t columns = f->x.columns;
     struct dropout_row factors;
@@ -56,8 +60,8 @@ INLINE void add_residual(const struct forward *f, enum dtype dtype, int64_t n)
 }
 
 /* Computes the sum of (x - mean)^power over a row, in CHAINS independent chains of additions. */
-INLINE float compute_row_moment(const void *data, enum dtype dtype, int64_t at, int64_t columns,
-                                float mean, int power)
+CPU_INLINE float compute_row_moment(const void *data, enum dtype dtype, int64_t at, int64_t columns,
+                                    float mean, int power)
 {
     vector sums[CHAINS] = {{0}};
     int64_t c = 0;
@@ -74,14 +78,15 @@ INLINE float compute_row_moment(const void *data, enum dtype dtype, int64_t at, 
     return vector_sum((sums[0] + sums[1]) + (sums[2] + sums[3]));
 }
 
-INLINE void normalize_row(const struct forward *f, enum dtype dtype, int64_t n, float mean, float r)
+CPU_INLINE void normalize_row(const struct forward *f, enum dtype dtype, int64_t n, float mean,
+                              float r)
 {
     const struct tensor in = f->delta.data != NULL ? f->z : f->x;
     const float *gamma = f->gamma.data, *beta = f->beta.data;
     for (int64_t c = 0; c < in.columns; c += VECTOR_LANES) {
         int64_t count = in.columns - c;
         vector h = (vector_get(in.data, dtype, n * in.stride + c, count) - mean) * r;
-        vector y = h * vector_get(gamma, DTYPE_F32, c, count);
+        vector y = apply_gamma(h, gamma, c, count);
         if (beta != NULL) {
             y += vector_get(beta, DTYPE_F32, c, count);
         }
@@ -89,7 +94,7 @@ INLINE void normalize_row(const struct forward *f, enum dtype dtype, int64_t n, 
     }
 }
 
-INLINE void run_forward_row(const struct forward *f, enum dtype dtype, int64_t n)
+CPU_INLINE void run_forward_row(const struct forward *f, enum dtype dtype, int64_t n)
 {
     const struct tensor in = f->delta.data != NULL ? f->z : f->x;
     if (f->delta.data != NULL) {
@@ -127,10 +132,10 @@ status CPU(residual_norm_forward)(struct kernels *k, struct tensor z, struct ten
     return STATUS_OK;
 }
 
-/* Loads the gradient of y. It includes the residual stream's gradient if the stream continues from
- * y. */
-INLINE vector load_output_gradient(const struct backward *b, enum dtype dtype, int64_t n, int64_t c,
-                                   int64_t count)
+/* Loads the gradient of y. It includes the residual stream's gradient if the stream continues
+ * from y. */
+CPU_INLINE vector load_output_gradient(const struct backward *b, enum dtype dtype, int64_t n,
+                                       int64_t c, int64_t count)
 {
     vector dy = vector_get(b->dy.data, dtype, n * b->dy.stride + c, count);
     if (b->residual == NORM_RESIDUAL_POST) {
@@ -140,18 +145,19 @@ INLINE vector load_output_gradient(const struct backward *b, enum dtype dtype, i
 }
 
 /* Adds the row's terms to dgamma and dbeta of the block, and computes mean(g) and mean(g h). */
-INLINE void accumulate_row_sums(const struct backward *b, enum dtype dtype, int64_t n,
-                                float *dgamma, float *dbeta, float *mean_g, float *mean_gh)
+CPU_INLINE void accumulate_row_sums(const struct backward *b, enum dtype dtype, int64_t n,
+                                    float *dgamma, float *dbeta, float *mean_g, float *mean_gh)
 {
     int64_t columns = b->dy.columns;
     const float *statistics = (const float *)b->statistics.data + n * b->statistics.stride;
     vector mean = vector_set(statistics[0]), r = vector_set(statistics[1]);
+    const float *gamma = b->gamma.data;
     vector sum_g[2] = {{0}}, sum_gh[2] = {{0}};
     for (int64_t c = 0, chain = 0; c < columns; c += VECTOR_LANES, chain ^= 1) {
         int64_t count = columns - c;
         vector dy = load_output_gradient(b, dtype, n, c, count);
         vector h = (vector_get(b->z.data, dtype, n * b->z.stride + c, count) - mean) * r;
-        vector g = dy * vector_get(b->gamma.data, DTYPE_F32, c, count);
+        vector g = apply_gamma(dy, gamma, c, count);
         sum_g[chain] += g;
         sum_gh[chain] = vector_fma(g, h, sum_gh[chain]);
         vector_store(dgamma + c, vector_fma(dy, h, vector_load(dgamma + c)));
@@ -161,8 +167,8 @@ INLINE void accumulate_row_sums(const struct backward *b, enum dtype dtype, int6
     *mean_gh = vector_sum(sum_gh[0] + sum_gh[1]) / (float)columns;
 }
 
-INLINE void run_backward_row(const struct backward *b, enum dtype dtype, int64_t n, float *dgamma,
-                             float *dbeta)
+CPU_INLINE void run_backward_row(const struct backward *b, enum dtype dtype, int64_t n,
+                                 float *dgamma, float *dbeta)
 {
     float mean_g, mean_gh;
     accumulate_row_sums(b, dtype, n, dgamma, dbeta, &mean_g, &mean_gh);
@@ -175,7 +181,7 @@ INLINE void run_backward_row(const struct backward *b, enum dtype dtype, int64_t
         int64_t count = columns - c;
         vector dy = load_output_gradient(b, dtype, n, c, count);
         vector h = (vector_get(b->z.data, dtype, n * b->z.stride + c, count) - mean) * r;
-        vector g = dy * vector_get(b->gamma.data, DTYPE_F32, c, count);
+        vector g = apply_gamma(dy, b->gamma.data, c, count);
         vector dz = r * (g - mean_g - h * mean_gh);
         if (b->residual == NORM_RESIDUAL_PRE) {
             dz += vector_get(b->dz.data, dtype, n * b->dz.stride + c, count);
@@ -196,8 +202,8 @@ static int64_t compute_block_rows(int64_t rows)
     return even > NORM_BLOCK_ROWS ? even : NORM_BLOCK_ROWS;
 }
 
-/* Floats of a partial sum: whole vectors of the widest instruction set, so that no tail is
- * needed. */
+/* Floats of a partial sum: whole vectors of the widest instruction set, so that no tail
+ * is needed. */
 static int64_t get_partial_floats(int64_t columns)
 {
     return (columns + 15) / 16 * 16;
@@ -263,7 +269,9 @@ status CPU(residual_norm_backward)(struct kernels *k, struct tensor dz, struct t
         for (int64_t first = 0; first < dy.columns; first += 64) {
             int64_t last = first + 64 < dy.columns ? first + 64 : dy.columns;
             struct cpu_range columns = {first, last};
-            add_partials(dgamma.data, partials, blocks, step, columns);
+            if (dgamma.data != NULL) {
+                add_partials(dgamma.data, partials, blocks, step, columns);
+            }
             if (dbeta.data != NULL) {
                 add_partials(dbeta.data, partials + floats, blocks, step, columns);
             }

@@ -1,10 +1,10 @@
 /* The counter-based generator Philox4x32-10, for a vector of consecutive counters at a time. It
  * generates 16 random bits for each of eight elements of a counter (random_u16 of base/random.h).
  *
- * The tests of dropout and rounding compare the bits with those of random_u16. The upper two words
- * of the counter are zero. A round multiplies 32-bit words to 64-bit results. Processors have this
- * instruction for every other lane only. So even and odd lanes are multiplied separately, and the
- * halves of the results are interleaved afterwards.
+ * The tests of dropout and rounding compare the bits with random_u16. The upper two words of the
+ * counter are zero. A round multiplies 32-bit words to 64-bit results. Processors have this
+ * instruction for every other lane only. Therefore even and odd lanes are multiplied separately,
+ * and the halves of the results are interleaved afterwards.
  *
  * Source    Salmon, Moraes, Dror, Shaw 2011, "Parallel random numbers: as easy as 1, 2, 3" */
 #pragma once

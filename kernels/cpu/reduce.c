@@ -1,13 +1,13 @@
-/* Sums over flat slices in double precision, in the blocks of reduce.h. Each block is summed by one
- * thread. */
+/* Sums over flat slices in double precision, in the blocks of reduce.h. Each block is summed by
+ * one thread. */
 #include "kernels/cpu/reduce.h"
 
 #include <math.h>
 
 #include "kernels/cpu/cpu.h"
 
-static inline __attribute__((always_inline)) double sum_blocks(struct kernels *k, const float *x,
-                                                               int64_t count, enum reduce_kind kind)
+CPU_INLINE double sum_blocks(struct kernels *k, const float *x, int64_t count,
+                             enum reduce_kind kind)
 {
     double block_sums[REDUCE_BLOCKS_MAX];
     int64_t size = reduce_block_elems(count), blocks = (count + size - 1) / size;

@@ -2,18 +2,18 @@
  *
  * A slice is split into at most REDUCE_BLOCKS_MAX blocks. Their size depends on the length of the
  * slice only. A block is summed in REDUCE_LANES lanes; then the lanes are added in order, and the
- * blocks in order. The square of a float, and the sum of 2^64 of them, fit into a double. So the
- * result is NaN or infinite only if the slice contains such an element. */
+ * blocks in order. The square of a float, and the sum of 2^64 of them, fit into a double. Therefore
+ * the result is NaN or infinite only if the slice contains such an element. */
 #pragma once
 
-#include <stdint.h>
+#include "kernels/cpu/cpu.h"
 
 enum { REDUCE_BLOCKS_MAX = 1024, REDUCE_BLOCK_MIN = 16384, REDUCE_LANES = 32 };
 
 enum reduce_kind { REDUCE_PLAIN, REDUCE_SQUARES };
 
-/* reduce_block_elems - compute the number of elements of each block; the last one may be
- * shorter. */
+/* reduce_block_elems - compute the number of elements of each block; the last one may
+ * be shorter. */
 static inline int64_t reduce_block_elems(int64_t count)
 {
     int64_t even = (count + REDUCE_BLOCKS_MAX - 1) / REDUCE_BLOCKS_MAX;
@@ -34,8 +34,7 @@ static inline void reduce_prefetch(const float *x)
 }
 
 /* reduce_block - compute the sum, or the sum of squares, of one block in double precision. */
-static inline __attribute__((always_inline)) double reduce_block(const float *x, int64_t count,
-                                                                 enum reduce_kind kind)
+CPU_INLINE double reduce_block(const float *x, int64_t count, enum reduce_kind kind)
 {
     double lanes[REDUCE_LANES] = {0};
     int64_t whole = count / REDUCE_LANES * REDUCE_LANES;

@@ -3,12 +3,12 @@
  * Each shape is timed with two algorithms: split by oneDNN, and split into units by matmul.c. There
  * is no bias, activation or accumulation. A shape that a step runs once per layer runs here on as
  * many separate operands; operands used twice would be in the cache. */
-#include "kernels/cpu/roofline.h"
-
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/memory.h"
+#include "kernels/cpu/cpu.h"
 #include "kernels/cpu/matmul.h"
 
 /* The three operands. Each buffer holds the operands of any one shape, `count` times. */
@@ -78,8 +78,8 @@ static status measure_shape(struct kernels *k, double seconds[KERNELS_ROOFLINE_A
     return time_gemm(k, matmul_run, p, o, &seconds[1]);
 }
 
-/* Fills an operand with a repeated pattern of small nonzero values. Some processors multiply zeros
- * faster. */
+/* Fills an operand with a repeated pattern of small nonzero values. Some processors multiply
+ * zeros faster. */
 static void fill_operand(void *data, size_t bytes, enum dtype dtype)
 {
     enum { PATTERN_BYTES = 1 << 16 };
@@ -97,15 +97,13 @@ static void fill_operand(void *data, size_t bytes, enum dtype dtype)
     }
 }
 
-/* Allocates the operands of these shapes. Buffers of the previous call are kept if they are large
- * enough. */
+/* Allocates the operands of these shapes. Buffers of the previous call are kept if they are
+ * large enough. */
 static status prepare_operands(struct kernels *k, const struct gemm_shape *shapes, int count)
 {
     struct cpu *cpu = cpu_get_state(k);
     if (cpu->roofline == NULL) {
-        cpu->roofline = calloc(1, sizeof *cpu->roofline);
-        REQUIRE(cpu->roofline != NULL, STATUS_INTERNAL,
-                "out of memory for the operands of the roofline");
+        TRY(ALLOCATE(cpu->roofline, 1, "the operands of the roofline"));
     }
     struct roofline *f = cpu->roofline;
     for (int j = 0; j < OPERANDS; j++) {

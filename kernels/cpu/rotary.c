@@ -6,9 +6,8 @@
 #include "kernels/cpu/vector.h"
 
 /* Rotates one head; position is the index of its first element. */
-static inline __attribute__((always_inline)) void rotate_head(struct tensor x, enum dtype dtype,
-                                                              int64_t position, const float *angles,
-                                                              int64_t half, float sign)
+CPU_INLINE void rotate_head(struct tensor x, enum dtype dtype, int64_t position,
+                            const float *angles, int64_t half, float sign)
 {
     for (int64_t i = 0; i < half; i += VECTOR_LANES) {
         int64_t count = half - i;

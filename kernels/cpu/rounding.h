@@ -1,9 +1,9 @@
 /* Stochastic rounding of weights and moments to bf16 (struct rounding in kernels.h).
  *
  * The result equals f32_to_bf16_stochastic with the bits of random_u16, on every instruction set; a
- * test compares them. Eight elements that are adjacent in the parameter share one Philox block. So
- * a vector of blocks holds the random bits of eight vectors. They are stored in the order of the
- * elements and then loaded one vector at a time.
+ * test compares them. Eight elements that are adjacent in the parameter share one Philox block. A
+ * vector of blocks therefore holds the random bits of eight vectors. They are stored in the order
+ * of the elements and then loaded one vector at a time.
  *
  * Source    Gupta et al. 2015, arXiv:1502.02551 */
 #pragma once

@@ -15,8 +15,7 @@ status CPU(op_gather_rows)(struct kernels *k, struct tensor y, struct tensor x, 
     return STATUS_OK;
 }
 
-static inline __attribute__((always_inline)) void add_row(struct tensor to, struct tensor from,
-                                                          enum dtype dtype)
+CPU_INLINE void add_row(struct tensor to, struct tensor from, enum dtype dtype)
 {
     for (int64_t c = 0; c < to.columns; c += VECTOR_LANES) {
         int64_t count = to.columns - c;

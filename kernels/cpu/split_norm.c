@@ -8,18 +8,16 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/vector.h"
 
-#define INLINE static inline __attribute__((always_inline))
-
 /* Columns of dgamma that a thread sums at a time, and rows that are summed before they are added to
  * the sum of all rows. */
 enum { GAMMA_COLUMNS = 64, GAMMA_ROWS = 64 };
 
-INLINE vector load_columns(struct tensor t, enum dtype dtype, int64_t n, int64_t c)
+CPU_INLINE vector load_columns(struct tensor t, enum dtype dtype, int64_t n, int64_t c)
 {
     return vector_get(t.data, dtype, n * t.stride + c, t.columns - c);
 }
 
-INLINE vector load_gamma(struct tensor gamma, int64_t c)
+CPU_INLINE vector load_gamma(struct tensor gamma, int64_t c)
 {
     return vector_get(gamma.data, DTYPE_F32, c, gamma.columns - c);
 }
@@ -30,7 +28,7 @@ static float *get_row(struct tensor t, int64_t n)
 }
 
 /* Elements beyond the end of a row are loaded as zeros. */
-INLINE float sum_squares(struct tensor x, enum dtype dtype, int64_t n)
+CPU_INLINE float sum_squares(struct tensor x, enum dtype dtype, int64_t n)
 {
     vector sums[2] = {{0}};
     for (int64_t c = 0, chain = 0; c < x.columns; c += VECTOR_LANES, chain ^= 1) {
@@ -40,8 +38,8 @@ INLINE float sum_squares(struct tensor x, enum dtype dtype, int64_t n)
     return vector_sum(sums[0] + sums[1]);
 }
 
-INLINE float sum_products(struct tensor dy, struct tensor x, struct tensor gamma, enum dtype dtype,
-                          int64_t n)
+CPU_INLINE float sum_products(struct tensor dy, struct tensor x, struct tensor gamma,
+                              enum dtype dtype, int64_t n)
 {
     vector sums[2] = {{0}};
     for (int64_t c = 0, chain = 0; c < x.columns; c += VECTOR_LANES, chain ^= 1) {
@@ -51,8 +49,8 @@ INLINE float sum_products(struct tensor dy, struct tensor x, struct tensor gamma
     return vector_sum(sums[0] + sums[1]);
 }
 
-INLINE void normalize_row(struct tensor y, struct tensor x, struct tensor gamma, enum dtype dtype,
-                          int64_t n, float r)
+CPU_INLINE void normalize_row(struct tensor y, struct tensor x, struct tensor gamma,
+                              enum dtype dtype, int64_t n, float r)
 {
     for (int64_t c = 0; c < x.columns; c += VECTOR_LANES) {
         vector_put(y.data, dtype, n * y.stride + c,
@@ -60,9 +58,9 @@ INLINE void normalize_row(struct tensor y, struct tensor x, struct tensor gamma,
     }
 }
 
-INLINE void compute_input_gradient(struct tensor dx, struct tensor dy, struct tensor x,
-                                   struct tensor gamma, enum dtype dtype, int64_t n, float r,
-                                   float mean)
+CPU_INLINE void compute_input_gradient(struct tensor dx, struct tensor dy, struct tensor x,
+                                       struct tensor gamma, enum dtype dtype, int64_t n, float r,
+                                       float mean)
 {
     for (int64_t c = 0; c < x.columns; c += VECTOR_LANES) {
         vector g = load_columns(dy, dtype, n, c) * load_gamma(gamma, c);
@@ -72,8 +70,8 @@ INLINE void compute_input_gradient(struct tensor dx, struct tensor dy, struct te
 }
 
 /* Adds the sum of dy x r over all rows to GAMMA_COLUMNS columns of dgamma, in two levels. */
-INLINE void add_gamma_sums(struct tensor dgamma, struct tensor dy, struct tensor x,
-                           struct tensor statistics, enum dtype dtype, int64_t first)
+CPU_INLINE void add_gamma_sums(struct tensor dgamma, struct tensor dy, struct tensor x,
+                               struct tensor statistics, enum dtype dtype, int64_t first)
 {
     int64_t last = first + GAMMA_COLUMNS < x.columns ? first + GAMMA_COLUMNS : x.columns;
     for (int64_t c = first; c < last; c += VECTOR_LANES) {

@@ -10,8 +10,6 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/math.h"
 
-#define INLINE static inline __attribute__((always_inline))
-
 enum gate { GATE_SILU, GATE_GELU_TANH, GATE_GELU_ERF };
 
 /* Calls a function for each dtype and gate, so that the compiler specializes it. */
@@ -37,14 +35,14 @@ enum gate { GATE_SILU, GATE_GELU_TANH, GATE_GELU_ERF };
     }
 
 /* Returns x act(g). Another order of the three factors of SiLU would change the bits of a run. */
-INLINE vector multiply_by_gate(vector x, vector g, enum gate gate)
+CPU_INLINE vector multiply_by_gate(vector x, vector g, enum gate gate)
 {
     return gate == GATE_SILU        ? x * g * math_sigmoid(g)
            : gate == GATE_GELU_TANH ? x * math_gelu_tanh(g)
                                     : x * math_gelu_erf(g);
 }
 
-INLINE vector compute_derivative(vector g, enum gate gate)
+CPU_INLINE vector compute_derivative(vector g, enum gate gate)
 {
     if (gate == GATE_SILU) {
         vector s = math_sigmoid(g);
@@ -53,8 +51,8 @@ INLINE vector compute_derivative(vector g, enum gate gate)
     return gate == GATE_GELU_TANH ? math_gelu_tanh_derivative(g) : math_gelu_erf_derivative(g);
 }
 
-INLINE void run_forward_row(struct tensor y, struct tensor gate_up, int64_t n, enum dtype dtype,
-                            enum gate gate)
+CPU_INLINE void run_forward_row(struct tensor y, struct tensor gate_up, int64_t n, enum dtype dtype,
+                                enum gate gate)
 {
     int64_t gates = n * gate_up.stride, ups = gates + y.columns;
     for (int64_t c = 0; c < y.columns; c += VECTOR_LANES) {
@@ -75,8 +73,8 @@ static status run_forward(struct kernels *k, struct tensor y, struct tensor gate
     return STATUS_OK;
 }
 
-INLINE void run_backward_row(struct tensor d_gate_up, struct tensor dy, struct tensor gate_up,
-                             int64_t n, enum dtype dtype, enum gate gate)
+CPU_INLINE void run_backward_row(struct tensor d_gate_up, struct tensor dy, struct tensor gate_up,
+                                 int64_t n, enum dtype dtype, enum gate gate)
 {
     int64_t gates = n * gate_up.stride, ups = gates + dy.columns;
     int64_t d_gates = n * d_gate_up.stride, d_ups = d_gates + dy.columns;

@@ -1,7 +1,6 @@
 /* The table of one instruction set. This file is compiled once for each instruction set (cpu.h). */
 #include "base/memory.h"
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/roofline.h"
 
 static size_t scratch_bytes(enum dtype dtype, int threads, const struct kernels_limits *limits)
 {
@@ -32,6 +31,7 @@ const struct cpu_variant CPU(variant) = {
             .fp8_linear_forward = CPU(fp8_linear_forward),
             .fp8_linear_backward_input = CPU(fp8_linear_backward_input),
             .fp8_linear_backward_weight = CPU(fp8_linear_backward_weight),
+            .fp8_update_scales = CPU(fp8_update_scales),
             .activation_forward = CPU(activation_forward),
             .op_scale = CPU(op_scale),
             .op_softcap = CPU(op_softcap),
@@ -58,6 +58,8 @@ const struct cpu_variant CPU(variant) = {
             .classifier_logits = CPU(classifier_logits),
             .adamw_update = CPU(adamw_update),
             .adamw_parts_update = CPU(adamw_parts_update),
+            .lamb_parts_moments = CPU(lamb_parts_moments),
+            .lamb_parts_apply = CPU(lamb_parts_apply),
             .lamb_moments = CPU(lamb_moments),
             .lamb_apply = CPU(lamb_apply),
             .op_round_weights = CPU(op_round_weights),
@@ -69,6 +71,7 @@ const struct cpu_variant CPU(variant) = {
             .control_trust_ratios = CPU(control_trust_ratios),
             .control_decide_update = CPU(control_decide_update),
             .op_loss_stats = CPU(op_loss_stats),
+            .head_loss_run = cpu_head_loss_run,
             .op_add = CPU(op_add),
             .op_cast = CPU(op_cast),
             .roofline = roofline_measure,

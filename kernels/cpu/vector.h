@@ -77,18 +77,43 @@ static inline vector vector_select(vector_bits mask, vector a, vector b)
     return (vector)(((vector_bits)a & mask) | ((vector_bits)b & ~mask));
 }
 
-/* The functions of each instruction set:
+/* ---- functions with a definition for each instruction set ---- */
+
+/* vector_fma - return a b + c. */
+static inline vector vector_fma(vector a, vector b, vector c);
+
+/* vector_max - return the maximum of each lane; x if either operand is NaN. */
+static inline vector vector_max(vector limit, vector x);
+
+/* vector_min - return the minimum of each lane; x if either operand is NaN. */
+static inline vector vector_min(vector limit, vector x);
+
+/* vector_sqrt - return the square root of each lane. */
+static inline vector vector_sqrt(vector x);
+
+/* vector_scale - return x 2^n.
  *
- *   vector_fma           a b + c
- *   vector_max, _min     maximum or minimum of each lane; x if either operand is NaN
- *   vector_sqrt          square root of each lane
- *   vector_scale         x 2^n for an integer n
- *   vector_load_part     loads `count` floats; the other lanes are 0
- *   vector_store_part    stores the first `count` lanes
- *   vector_load_bf16     loads bf16 elements as floats
- *   vector_store_bf16    rounds to bf16 and stores
- *   vector_sum           sum of the lanes
- *   vector_maximum       maximum of the lanes */
+ * Units     n has integers in [-252, 254] */
+static inline vector vector_scale(vector x, vector n);
+
+/* vector_load_part - load `count` floats. The other lanes are 0. */
+static inline vector vector_load_part(const float *p, int count);
+
+/* vector_store_part - store the first `count` lanes. */
+static inline void vector_store_part(float *p, vector x, int count);
+
+/* vector_load_bf16 - load bf16 elements as floats. */
+static inline vector vector_load_bf16(const bf16 *p);
+
+/* vector_store_bf16 - round to bf16 and store. */
+static inline void vector_store_bf16(bf16 *p, vector x);
+
+/* vector_sum - return the sum of the lanes. */
+static inline float vector_sum(vector x);
+
+/* vector_maximum - return the maximum of the lanes. */
+static inline float vector_maximum(vector x);
+
 #if defined(VECTOR_AVX512)
 
 static inline vector vector_fma(vector a, vector b, vector c)
@@ -194,7 +219,7 @@ static inline float vector_maximum(vector x)
     return largest;
 }
 
-/* n must be in [-252, 254]. Two steps are needed, because 2^n alone may not be a normal number. */
+/* Two steps are needed, because 2^n alone may not be a normal number. */
 static inline vector vector_scale(vector x, vector n)
 {
     vector_bits whole = __builtin_convertvector(n, vector_bits);

@@ -8,14 +8,13 @@
  * Launch    grid ceil(count / 2048); block 256; no shared memory. A thread updates two groups of
  *           four elements, 1024 elements apart, so that each access of a warp has consecutive
  *           addresses. With bf16 moments or stochastic rounding, the two groups are consecutive
- *           (moments.cuh). A second launch with scalar accesses updates the last
- *           count % 8 elements, or all elements if an array is not 16-byte aligned.
- *           adamw_parts_update uses one launch for all parts; a block updates 2048 elements of one
- *           part
+ *           (moments.cuh). A second launch with scalar accesses updates the last count % 8
+ *           elements, or all elements if an array is not 16-byte aligned. adamw_parts_update uses
+ *           one launch for all parts; a block updates 2048 elements of one part
  * Source    Loshchilov, Hutter 2019, arXiv:1711.05101 */
 #include "kernels/cuda/moments.cuh"
 
-enum { ADAMW_THREADS = 256, APART = ADAMW_THREADS * FOUR };
+enum { ADAMW_THREADS = 256, APART = ADAMW_THREADS * VECTOR_ELEMS };
 
 struct adamw_slices {
     float *weights;
@@ -27,7 +26,7 @@ struct adamw_slices {
 
 /* The eight elements that a thread updates. */
 struct adamw_elements {
-    float w[EIGHT], m[EIGHT], v[EIGHT], g[EIGHT];
+    float w[LANE_ELEMS], m[LANE_ELEMS], v[LANE_ELEMS], g[LANE_ELEMS];
 };
 
 template <class MOMENT, bool ALIGNED, int DISTANCE>
@@ -44,17 +43,17 @@ GPU_INLINE void update_elements(struct adamw_elements &e, const struct adamw &s,
                                 const struct moment_rates &rates, float scale, float weight_decay)
 {
 #pragma unroll
-    for (int j = 0; j < EIGHT; j += FOUR) {
-        float steps[FOUR];
+    for (int j = 0; j < LANE_ELEMS; j += VECTOR_ELEMS) {
+        float steps[VECTOR_ELEMS];
 #pragma unroll
-        for (int i = j; i < j + FOUR; i++) {
+        for (int i = j; i < j + VECTOR_ELEMS; i++) {
             float scaled = e.g[i] * scale;
             e.m[i] = update_moment(rates.first, e.m[i], scaled);
             e.v[i] = update_moment(rates.second, e.v[i], scaled * scaled);
         }
         compute_steps(steps, e.m + j, e.v + j, rates, s.epsilon);
 #pragma unroll
-        for (int i = 0; i < FOUR; i++) {
+        for (int i = 0; i < VECTOR_ELEMS; i++) {
             e.w[j + i] -= s.learning_rate * (steps[i] + weight_decay * e.w[j + i]);
         }
     }
@@ -73,7 +72,7 @@ GPU_INLINE void store_elements(const struct adamw_slices &p, struct adamw_elemen
     store_groups<ALIGNED, DISTANCE>(moment1, e.m, left);
     store_groups<ALIGNED, DISTANCE>(moment2, e.v, left);
     if (p.copy != nullptr) {
-        if (DISTANCE == FOUR) {
+        if (DISTANCE == VECTOR_ELEMS) {
             round_eight(e.w, s.rounding, first);
         }
         store_groups<ALIGNED, DISTANCE>(p.copy + first, e.w, left);
@@ -85,7 +84,7 @@ __global__ void __launch_bounds__(ADAMW_THREADS)
     adamw_step(const struct adamw_slices p, const struct adamw s, const struct moment_rates rates)
 {
     int64_t first = static_cast<int64_t>(blockIdx.x) * ADAMW_PARTS_BLOCK +
-                    threadIdx.x * (DISTANCE == FOUR ? 2 * FOUR : FOUR);
+                    threadIdx.x * (DISTANCE == VECTOR_ELEMS ? 2 * VECTOR_ELEMS : VECTOR_ELEMS);
     int64_t left = p.count - first;
     struct adamw_elements e;
     if (left > 0 && !is_skipped(s)) {
@@ -95,21 +94,6 @@ __global__ void __launch_bounds__(ADAMW_THREADS)
     }
 }
 
-/* Returns the last part that begins at `block` or before it. Each lane of a warp tests one of 32
- * parts at equal distances, so that the search among 1024 parts takes two loads. */
-GPU_INLINE int find_part(const struct adamw_part *parts, int count, int64_t block)
-{
-    int low = 0;
-    while (count > 1) {
-        int distance = (count + 31) / 32, offset = threadIdx.x % 32 * distance;
-        bool begins = offset < count && parts[low + offset].first_block <= block;
-        int skipped = (__popc(__ballot_sync(~0u, begins)) - 1) * distance;
-        low += skipped;
-        count = count - skipped < distance ? count - skipped : distance;
-    }
-    return low;
-}
-
 /* A block updates elements of one part. */
 __global__ void __launch_bounds__(ADAMW_THREADS)
     adamw_parts_step(struct adamw_slices p, const struct adamw_part *parts, int part_count,
@@ -117,11 +101,12 @@ __global__ void __launch_bounds__(ADAMW_THREADS)
                      const struct moment_rates rates)
 {
     int64_t block = first_block + blockIdx.x;
-    const struct adamw_part part = parts[find_part(parts, part_count, block)];
+    const struct adamw_part part =
+        parts[find_part<&adamw_part::first_block>(parts, part_count, block)];
     const bool skipped = is_skipped(s);
     const float scale = get_gradient_scale(s);
     int64_t block_first = (block - part.first_block) * ADAMW_PARTS_BLOCK;
-    int64_t first = block_first + threadIdx.x * FOUR, begin = part.first - origin;
+    int64_t first = block_first + threadIdx.x * VECTOR_ELEMS, begin = part.first - origin;
     if (first >= part.count || skipped) {
         return;
     }
@@ -130,10 +115,12 @@ __global__ void __launch_bounds__(ADAMW_THREADS)
     p.copy = p.copy == nullptr ? nullptr : p.copy + begin;
     p.moment1 = static_cast<float *>(p.moment1) + part.moment;
     p.moment2 = static_cast<float *>(p.moment2) + part.moment;
-    bool whole_groups = part.count - block_first >= ADAMW_PARTS_BLOCK || part.count % FOUR == 0;
+    bool whole_groups =
+        part.count - block_first >= ADAMW_PARTS_BLOCK || part.count % VECTOR_ELEMS == 0;
     int64_t left = part.count - first;
     struct adamw_elements e;
-    aligned = aligned && begin % FOUR == 0 && part.moment % FOUR == 0 && whole_groups;
+    aligned =
+        aligned && begin % VECTOR_ELEMS == 0 && part.moment % VECTOR_ELEMS == 0 && whole_groups;
     if (aligned) {
         load_elements<float, true, APART>(e, p, first, left);
     } else {
@@ -167,9 +154,9 @@ static status launch_for_dtype(struct kernels *k, const struct adamw_slices &p,
                                const struct adamw &s)
 {
     if (s.moment_dtype == DTYPE_BF16) {
-        return launch_step<bf16, ALIGNED, FOUR>(k, p, s);
+        return launch_step<bf16, ALIGNED, VECTOR_ELEMS>(k, p, s);
     }
-    return s.rounding.stochastic ? launch_step<float, ALIGNED, FOUR>(k, p, s)
+    return s.rounding.stochastic ? launch_step<float, ALIGNED, VECTOR_ELEMS>(k, p, s)
                                  : launch_step<float, ALIGNED, APART>(k, p, s);
 }
 
@@ -180,7 +167,7 @@ extern "C" status cuda_adamw_update(struct kernels *k, float *weights, bf16 *cop
 {
     bool aligned = is_aligned(weights) && is_aligned(moment1) && is_aligned(moment2) &&
                    is_aligned(gradient) && is_aligned(copy);
-    int64_t vectorized = aligned ? count / EIGHT * EIGHT : 0;
+    int64_t vectorized = aligned ? count / LANE_ELEMS * LANE_ELEMS : 0;
     struct adamw_slices p = {weights, moment1, moment2, gradient, copy, vectorized};
     TRY(launch_for_dtype<true>(k, p, *settings));
     p = {weights + vectorized,
@@ -199,7 +186,8 @@ extern "C" status cuda_adamw_parts_update(struct kernels *k, float *weights, bf1
                                           float *moment1, float *moment2, const float *gradient,
                                           const struct adamw_parts *p, const struct adamw *settings)
 {
-    static_assert(ADAMW_PARTS_BLOCK == ADAMW_THREADS * EIGHT, "a block updates these elements");
+    static_assert(ADAMW_PARTS_BLOCK == ADAMW_THREADS * LANE_ELEMS,
+                  "a block updates these elements");
     const struct adamw_slices slices = {weights, moment1, moment2, gradient, copy, p->elements};
     bool aligned = is_aligned(weights) && is_aligned(moment1) && is_aligned(moment2) &&
                    is_aligned(gradient) && is_aligned(copy);

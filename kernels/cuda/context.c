@@ -1,10 +1,11 @@
-/* The CUDA back-end as a context of kernels.h: its stream, workspace and operation table; and its
- * registration. */
+/* The CUDA back-end as a context of kernels.h: its stream, workspace and operation table; and
+ * its registration. */
 
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "base/deadlines.h"
+#include "base/memory.h"
 #include "kernels/cuda/cuda.h"
 
 static void destroy_context(struct kernels *k)
@@ -34,8 +35,7 @@ static status init_context(struct kernels *k, int64_t classifier_rows)
 status cuda_create(struct kernels *k, int64_t classifier_rows)
 {
     k->threads = 1;
-    k->state = calloc(1, sizeof(struct cuda_state));
-    REQUIRE(k->state != NULL, STATUS_INTERNAL, "out of memory for the kernel context");
+    TRY(memory_allocate_array(&k->state, 1, sizeof(struct cuda_state), "the kernel context"));
 #define CUDA_TABLE(name) k->table.name = cuda_##name;
     KERNELS_OPERATIONS(CUDA_TABLE)
 #undef CUDA_TABLE
@@ -52,7 +52,7 @@ status cuda_create(struct kernels *k, int64_t classifier_rows)
     return STATUS_OK;
 }
 
-/* FP8 GEMMs need Ada or Hopper. */
+/* FP8 GEMMs need Ada or newer. Those with row-wise scales need Hopper (CUDA 13.0). */
 static status check_fp8(const struct kernels *k)
 {
     int capability = cuda_device_capability(k->device);
@@ -60,6 +60,12 @@ static status check_fp8(const struct kernels *k)
         capability >= CUDA_MIN_CAPABILITY_FP8, STATUS_UNAVAILABLE,
         "precision fp8: %s has compute capability %d.%d; FP8 needs 8.9 (Ada) or 9.0 (Hopper) or "
         "newer; set train.precision to bf16",
+        device_name(k->device), capability / 10, capability % 10);
+    REQUIRE(
+        !k->limits.fp8_rowwise || capability / 10 == CUDA_MAJOR_CAPABILITY_ROWWISE,
+        STATUS_UNAVAILABLE,
+        "fp8.recipe rowwise: %s has compute capability %d.%d; cuBLASLt supports a scale for each "
+        "row on 9.0 (Hopper) only; set fp8.recipe to delayed",
         device_name(k->device), capability / 10, capability % 10);
     return STATUS_OK;
 }

@@ -1,5 +1,5 @@
 /* The decision of a training step in device memory: sums over ranks, and the factor of the
- * gradients. The bits are those of the CPU, so no product may be fused with a sum.
+ * gradients. The bits must equal the bits of the CPU, so no product may be fused with a sum.
  *
  *   control_sum_exact:      out = sum_i x_i, in fixed point with digits of 40 bits (base/exact.c)
  *   control_sum_rows:       out[c] = sum_r (x[r, c] + y[r, c]), in the order of r

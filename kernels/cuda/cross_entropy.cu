@@ -44,7 +44,7 @@ template <typename T> struct rows_task {
     const float *logits;
     T *dz;                  /* nullptr: no gradient */
     int64_t stride;         /* of both */
-    int padded, vocabulary; /* columns of dz, and those with an id; dz is 0 in others */
+    int padded, vocabulary; /* columns of dz, and columns with an id; dz is 0 in others */
     int64_t first;          /* id of this shard */
     int64_t ignored;
     struct row_stats
@@ -78,22 +78,22 @@ GPU_INLINE float exp_difference(float x, float largest)
 /* ---- the logits of a thread ----
  *
  * A thread has groups of eight logits: four from column c on, and four from column
- * c + 4 * blockDim.x on. So a warp reads and writes 512 consecutive bytes at a time. */
+ * c + 4 * blockDim.x on. A warp therefore reads and writes 512 consecutive bytes at a time. */
 
 /* Returns the number of columns from a thread's group to its next group. */
 GPU_INLINE int get_step()
 {
-    return static_cast<int>(blockDim.x) * EIGHT;
+    return static_cast<int>(blockDim.x) * LANE_ELEMS;
 }
 
 GPU_INLINE int get_column(int c, int i)
 {
-    return c + i % FOUR + (i < FOUR ? 0 : get_step() / 2);
+    return c + i % VECTOR_ELEMS + (i < VECTOR_ELEMS ? 0 : get_step() / 2);
 }
 
 template <typename T> GPU_INLINE bool is_whole(const rows_task<T> &task, int c)
 {
-    return get_column(c, EIGHT - 1) < task.vocabulary;
+    return get_column(c, LANE_ELEMS - 1) < task.vocabulary;
 }
 
 GPU_INLINE void load_four(float *x, const float *p)
@@ -121,18 +121,18 @@ GPU_INLINE void store_four(bf16 *p, const float *x)
 
 /* Reads a group of which all logits exist. */
 template <bool CAPPED, typename T>
-GPU_INLINE void load_whole(float (&x)[EIGHT], const rows_task<T> &task, const float *from)
+GPU_INLINE void load_whole(float (&x)[LANE_ELEMS], const rows_task<T> &task, const float *from)
 {
     load_four(x, from);
-    load_four(x + FOUR, from + get_step() / 2);
-    for (int i = 0; i < EIGHT && CAPPED; i++) {
+    load_four(x + VECTOR_ELEMS, from + get_step() / 2);
+    for (int i = 0; i < LANE_ELEMS && CAPPED; i++) {
         x[i] = cap_logit(x[i], task.softcap);
     }
 }
 
 /* Reads a group from the cache or from the row. Logits that do not exist are minus infinity. */
 template <bool CAPPED, typename T>
-GPU_INLINE void load_group(float (&x)[EIGHT], const rows_task<T> &task, const float *z,
+GPU_INLINE void load_group(float (&x)[LANE_ELEMS], const rows_task<T> &task, const float *z,
                            const float *cache, int c)
 {
     if (c < task.cached) {
@@ -140,7 +140,7 @@ GPU_INLINE void load_group(float (&x)[EIGHT], const rows_task<T> &task, const fl
     } else if (is_whole(task, c)) {
         load_whole<CAPPED>(x, task, z + c);
     } else {
-        for (int i = 0; i < EIGHT; i++) {
+        for (int i = 0; i < LANE_ELEMS; i++) {
             int column = get_column(c, i);
             bool exists = column < task.vocabulary;
             x[i] = exists ? z[column] : -INFINITY;
@@ -204,21 +204,21 @@ GPU_INLINE struct softmax_part merge_over_block(struct softmax_part p, struct so
     return merge_over_warp(lane < warps ? scratch[lane] : softmax_part{-INFINITY, 0.0f, INT32_MAX});
 }
 
-GPU_INLINE void merge_group(struct softmax_part *p, const float (&x)[EIGHT], int c)
+GPU_INLINE void merge_group(struct softmax_part *p, const float (&x)[LANE_ELEMS], int c)
 {
     float first = p->largest, largest;
-    for (int i = 0; i < FOUR; i++) {
+    for (int i = 0; i < VECTOR_ELEMS; i++) {
         first = fmaxf(first, x[i]);
     }
     largest = first;
-    for (int i = FOUR; i < EIGHT; i++) {
+    for (int i = VECTOR_ELEMS; i < LANE_ELEMS; i++) {
         largest = fmaxf(largest, x[i]);
     }
     if (largest > p->largest) {
         *p = {largest, p->sum * exp_difference(p->largest, largest),
-              get_column(c, largest == first ? 0 : FOUR)};
+              get_column(c, largest == first ? 0 : VECTOR_ELEMS)};
     }
-    for (int i = 0; i < EIGHT; i++) {
+    for (int i = 0; i < LANE_ELEMS; i++) {
         p->sum += exp_difference(x[i], largest);
     }
 }
@@ -228,9 +228,10 @@ template <bool CAPPED, typename T>
 GPU_INLINE struct softmax_part scan_row(const rows_task<T> &task, const float *z, float *cache)
 {
     struct softmax_part p = {-INFINITY, 0.0f, INT32_MAX};
-    int c = static_cast<int>(threadIdx.x) * FOUR, step = get_step(), ahead = GROUPS_AHEAD * step;
+    int c = static_cast<int>(threadIdx.x) * VECTOR_ELEMS, step = get_step(),
+        ahead = GROUPS_AHEAD * step;
     const float *from = z + c;
-    float *to = cache + c, x[EIGHT];
+    float *to = cache + c, x[LANE_ELEMS];
     for (int i = 0; i < ahead; i += step) {
         copy_group(to + i, from + i, c + i < task.cached);
     }
@@ -286,10 +287,11 @@ GPU_INLINE struct row_sums sum_row(const rows_task<T> &task, const float *z, con
                                    float largest, struct row_sums *scratch)
 {
     struct row_sums m = {0, 0};
-    for (int c = static_cast<int>(threadIdx.x) * FOUR; c < task.vocabulary; c += get_step()) {
-        float x[EIGHT];
+    for (int c = static_cast<int>(threadIdx.x) * VECTOR_ELEMS; c < task.vocabulary;
+         c += get_step()) {
+        float x[LANE_ELEMS];
         load_group<CAPPED>(x, task, z, cache, c);
-        for (int i = 0; i < EIGHT; i++) {
+        for (int i = 0; i < LANE_ELEMS; i++) {
             if (get_column(c, i) < task.vocabulary) {
                 m.weighted += (x[i] - largest) * exp_difference(x[i], largest);
                 m.total += x[i];
@@ -324,7 +326,7 @@ GPU_INLINE struct row_stats compute_row_stats(const rows_task<T> &task, const fl
         m = sum_row<CAPPED>(task, z, cache, p.largest, sums);
     }
     int32_t best = 0;
-    for (int i = FOUR - 1; i >= 0 && p.index != INT32_MAX; i--) {
+    for (int i = VECTOR_ELEMS - 1; i >= 0 && p.index != INT32_MAX; i--) {
         int column = p.index + i;
         float x = column < task.vocabulary ? z[column] : -INFINITY;
         x = CAPPED ? cap_logit(x, task.softcap) : x;
@@ -357,16 +359,16 @@ GPU_INLINE void write_gradients(T *dz, const rows_task<T> &task, const struct gr
                                 const float *z, const float *cache)
 {
     int step = get_step(), groups = (task.padded + step - 1) / step;
-    int c = static_cast<int>(threadIdx.x) * FOUR + (groups - 1) * step;
-    float x[EIGHT];
+    int c = static_cast<int>(threadIdx.x) * VECTOR_ELEMS + (groups - 1) * step;
+    float x[LANE_ELEMS];
     for (; c >= 0 && c >= task.cached; c -= step) {
         load_group<CAPPED>(x, task, z, cache, c);
-        for (int i = 0; i < EIGHT; i++) {
+        for (int i = 0; i < LANE_ELEMS; i++) {
             int column = get_column(c, i);
             bool exists = column < task.vocabulary;
             x[i] = exists ? get_gradient<CAPPED>(terms, x[i]) : 0.0f;
         }
-        for (int i = 0; i < EIGHT; i += FOUR) {
+        for (int i = 0; i < LANE_ELEMS; i += VECTOR_ELEMS) {
             int column = get_column(c, i);
             if (column < task.padded) {
                 store_four(dz + column, x + i);
@@ -377,11 +379,11 @@ GPU_INLINE void write_gradients(T *dz, const rows_task<T> &task, const struct gr
     const float *from = cache + c;
     for (; c >= 0; c -= step, to -= step, from -= step) {
         load_whole<CAPPED>(x, task, from);
-        for (int i = 0; i < EIGHT; i++) {
+        for (int i = 0; i < LANE_ELEMS; i++) {
             x[i] = get_gradient<CAPPED>(terms, x[i]);
         }
         store_four(to, x);
-        store_four(to + step / 2, x + FOUR);
+        store_four(to + step / 2, x + VECTOR_ELEMS);
     }
 }
 
@@ -431,16 +433,16 @@ __global__ void __launch_bounds__(ROW_THREADS_MAX) cross_entropy_rows(const rows
                                        task.softcap};
         write_gradients<CAPPED>(dz, task, terms, z, cache);
         bool exists = target >= 0 && target < task.vocabulary;
-        if (exists && static_cast<unsigned>(target) / FOUR % blockDim.x == threadIdx.x) {
+        if (exists && static_cast<unsigned>(target) / VECTOR_ELEMS % blockDim.x == threadIdx.x) {
             terms.of_each += scale * (1.0f - task.smoothing);
-            const float at_target[EIGHT] = {get_gradient<CAPPED>(terms, p.at_target)};
+            const float at_target[LANE_ELEMS] = {get_gradient<CAPPED>(terms, p.at_target)};
             store_eight<false>(dz + target, at_target, 1); /* this thread has written its column */
         }
         return;
     }
-    const float zeros[EIGHT] = {};
-    for (int c = static_cast<int>(threadIdx.x) * EIGHT; c < task.padded; c += get_step()) {
-        store_eight<true>(dz + c, zeros, EIGHT);
+    const float zeros[LANE_ELEMS] = {};
+    for (int c = static_cast<int>(threadIdx.x) * LANE_ELEMS; c < task.padded; c += get_step()) {
+        store_eight<true>(dz + c, zeros, LANE_ELEMS);
     }
 }
 
@@ -502,15 +504,15 @@ template <typename T> static int64_t count_cached(const rows_task<T> &task, unsi
     int64_t bytes = static_cast<int64_t>(gpu_shared_limit());
     bytes = threads == ROW_THREADS_MAX ? bytes : (bytes + DRIVER_BYTES) / 2 - DRIVER_BYTES;
     bytes -= STATIC_BYTES;
-    return again && bytes > 0 ? min_int64(bytes / static_cast<int64_t>(sizeof(float)), task.stride)
+    return again && bytes > 0 ? number_min(bytes / static_cast<int64_t>(sizeof(float)), task.stride)
                               : 0;
 }
 
 template <typename T> static status launch_statistics(struct kernels *k, rows_task<T> task)
 {
     unsigned rows = static_cast<unsigned>(task.rows), threads = get_threads(task.stride);
-    int64_t cached = count_cached(task, threads), group = threads * FOUR + FOUR;
-    task.cached = static_cast<int>(min_int64(cached, task.vocabulary) - group + 1);
+    int64_t cached = count_cached(task, threads), group = threads * VECTOR_ELEMS + VECTOR_ELEMS;
+    task.cached = static_cast<int>(number_min(cached, task.vocabulary) - group + 1);
     size_t shared = task.cached > 0 ? static_cast<size_t>(cached) * sizeof(float) : 0;
     if (task.softcap > 0) {
         LAUNCH(k, (cross_entropy_rows<T, true>), rows, threads, shared, task);
@@ -530,7 +532,7 @@ static status launch_rows(struct kernels *k, const struct chunk *ch, const struc
                          static_cast<T *>(ch->dz.data),
                          ch->logits.stride,
                          static_cast<int>(ch->logits.stride),
-                         static_cast<int>(min_int64(existing, ch->logits.columns)),
+                         static_cast<int>(number_min(existing, ch->logits.columns)),
                          first_id,
                          c->ignored,
                          nullptr,
@@ -559,8 +561,8 @@ static status launch_rows(struct kernels *k, const struct chunk *ch, const struc
     return launch_statistics(k, task);
 }
 
-/* Takes scratch memory for a chunk: logits, dz if there is a gradient, and statistics if there are
- * shards. */
+/* Takes scratch memory for a chunk: logits, dz if there is a gradient, and statistics if there
+ * are shards. */
 static status take_chunk(struct kernels *k, struct chunk *c, int64_t vocabulary, bool gradient,
                          int parts)
 {
@@ -601,7 +603,7 @@ extern "C" status cuda_classifier_run(struct kernels *k, float *losses, int32_t 
     int64_t chunk_rows = cuda_get_state(k)->classifier_rows;
     for (int64_t first = 0; first < x.rows; first += chunk_rows) {
         struct chunk ch = {};
-        int64_t rows = min_int64(x.rows - first, chunk_rows);
+        int64_t rows = number_min(x.rows - first, chunk_rows);
         ch.x = tensor_rows(x, first, rows);
         ch.dx = tensor_rows(dx, first, rows);
         TRY(take_chunk(k, &ch, w.rows, c->gradient, c->vocabulary_shard.count));
@@ -645,7 +647,7 @@ extern "C" status cuda_op_softcap(struct kernels *k, struct tensor x, float cap)
     if (blocks == 0) {
         return STATUS_OK;
     }
-    LAUNCH(k, softcap_rows, static_cast<unsigned>(min_int64(blocks, most)), SOFTCAP_THREADS, 0,
+    LAUNCH(k, softcap_rows, static_cast<unsigned>(number_min(blocks, most)), SOFTCAP_THREADS, 0,
            static_cast<float *>(x.data), x.rows, x.columns, x.stride, cap);
     return STATUS_OK;
 }

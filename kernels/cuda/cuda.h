@@ -1,18 +1,22 @@
-/* Internal header of the CUDA back-end: the state of a context, and functions that operations
- * share.
+/* Internal header of the CUDA back-end: the state of a context, and functions that
+ * operations share.
  *
  * Each operation of kernels.h is a function cuda_<name>. It queues kernels on the stream of the
  * context, takes scratch memory from the arena and releases it at once. Operations of one context
  * run in order, so the next operation may use the same memory. Grids and the order of sums depend
- * only on shapes, so equal calls give equal bits on every GPU. GEMMs are the exception (gemm.h). */
+ * only on shapes, so equal calls give equal bits on every GPU. GEMMs are the exception (gemm.h).
+ *
+ * Errors    unless stated otherwise, STATUS_INTERNAL if a call of CUDA or cuBLASLt fails, or if the
+ *           arena is too small */
 #pragma once
 
-#include "base/arena.h"
+#include "base/device/arena.h"
 #include "kernels/kernels_table.h"
 
 enum {
     CUDA_MIN_CAPABILITY = 8,
-    CUDA_MIN_CAPABILITY_FP8 = 89 /* in the units of cuda_device_capability */
+    CUDA_MIN_CAPABILITY_FP8 = 89,     /* in the units of cuda_device_capability */
+    CUDA_MAJOR_CAPABILITY_ROWWISE = 9 /* of FP8 GEMMs with a scale for each row */
 };
 
 #define CUDA_GEMM_WORKSPACE_BYTES ((size_t)32 << 20) /* for cuBLASLt; Hopper needs 32 MiB */
@@ -51,6 +55,7 @@ KERNELS_OPERATIONS(CUDA_PROTOTYPE)
 
 enum {
     CUDA_NORM_BLOCKS = 132, /* blocks of the backward pass of a norm */
+    CUDA_FP8_PARTS = 16, /* parts of the columns of an FP8 operand that are measured separately */
     CUDA_COLUMN_SLICES = 128,
     CUDA_EMBEDDING_SEGMENT = 64, /* sorted rows of a partial sum of an embedding gradient */
     CUDA_REDUCE_BLOCKS_MAX = 1 << 18,
@@ -66,16 +71,16 @@ int64_t cuda_bias_span(int64_t longest_q, int64_t longest_k);
 /* cuda_bias_part_bytes - return the bytes of the partial gradients of a bias. */
 size_t cuda_bias_part_bytes(int64_t heads, int64_t buckets);
 
-/* cuda_scratch_bytes - return the maximum number of scratch bytes that one operation takes from the
- * arena. */
+/* cuda_scratch_bytes - return the maximum number of scratch bytes that one operation takes from
+ * the arena. */
 size_t cuda_scratch_bytes(enum dtype dtype, int64_t classifier_rows,
                           const struct kernels_limits *limits);
 
 /* cuda_classifier_rows - return the number of rows of logits that exist at a time. */
 int64_t cuda_classifier_rows(const struct kernels_limits *limits);
 
-/* cuda_gemm_vector_bytes - return the size of the buffer for a converted bias or a bias
- * gradient. */
+/* cuda_gemm_vector_bytes - return the size of the buffer for a converted bias or a
+ * bias gradient. */
 size_t cuda_gemm_vector_bytes(const struct kernels_limits *limits);
 
 /* cuda_logits_stride - return the row stride of the logits: the vocabulary rounded up to eight. */
@@ -84,12 +89,15 @@ int64_t cuda_logits_stride(int64_t vocabulary);
 /* cuda_logits_bytes - return the size of the f32 logits of these rows. */
 size_t cuda_logits_bytes(int64_t rows, int64_t vocabulary);
 
-/* cuda_row_stats_bytes - return the size of the statistics of rows over `parts` vocabulary
- * shards. */
+/* cuda_row_stats_bytes - return the size of the statistics of rows over `parts`
+ * vocabulary shards. */
 size_t cuda_row_stats_bytes(int64_t rows, int parts);
 
-/* cuda_embedding_parts_stride - return the row stride of the partial sums of an embedding
- * gradient. */
+/* cuda_head_loss_bytes - return the size of the terms of `count` losses of a fine-tuning head. */
+size_t cuda_head_loss_bytes(int64_t count);
+
+/* cuda_embedding_parts_stride - return the row stride of the partial sums of an
+ * embedding gradient. */
 int64_t cuda_embedding_parts_stride(int64_t columns);
 
 /* cuda_embedding_parts_bytes - return the size of these partial sums, for `rows` ids. */
@@ -101,6 +109,20 @@ size_t cuda_embedding_parts_bytes(int64_t rows, int64_t columns);
 static inline size_t cuda_align_bytes(size_t bytes)
 {
     return (bytes + 63) / 64 * 64;
+}
+
+/* cuda_take_scratch - return scratch memory for the kernels that the calling operation queues. The
+ * memory is released at once: kernels of later operations run after them on the stream.
+ *
+ * Memory    one call for each operation; a second one returns the same memory
+ * Errors    as arena_take */
+static inline status cuda_take_scratch(struct kernels *k, size_t bytes, void **out)
+{
+    struct arena *scratch = &cuda_get_state(k)->scratch;
+    size_t mark = arena_mark(scratch);
+    TRY(arena_take(scratch, bytes, out));
+    arena_release(scratch, mark);
+    return STATUS_OK;
 }
 
 /* cuda_reduce_slice - return the number of elements that one block adds up, for `sums` sums of
@@ -187,7 +209,7 @@ typedef status cuda_library_call(struct kernels *k, const void *argument);
  *
  * Memory    argument [bytes]: two calls are equal if the function and these bytes are equal, so
  *           every byte must be defined, padding included
- * Errors    those of the call */
+ * Errors    errors of the call */
 status cuda_launch_call(struct kernels *k, cuda_library_call *call, const void *argument,
                         size_t bytes);
 
@@ -195,8 +217,8 @@ status cuda_launch_call(struct kernels *k, cuda_library_call *call, const void *
  * (NULL: any stream). Call it before any stream operation that is not a launch. */
 status cuda_graph_end_segment(const void *stream);
 
-/* cuda_graphs_create - create the graphs of a context, disabled, and set the graph functions of its
- * table.
+/* cuda_graphs_create - create the graphs of a context, disabled, and set the graph functions of
+ * its table.
  *
  * Errors    STATUS_INTERNAL out of memory */
 status cuda_graphs_create(struct kernels *k);
@@ -221,15 +243,16 @@ struct cuda_gemm {
      * sums of c over m; absent */
     struct bias_gradient sums;
     const float *scale_a, *scale_b; /* factors of FP8 operands, on the device; NULL: 1 */
+    bool scales_rows; /* scale_a has m factors for the rows of c, scale_b n for its columns */
 };
 
 /* cuda_gemm_run - compute c (+)= act(op(a) op(b) + bias).
  *
  * Order     as cuda_launch_call
- * Numerics  f32 sums, in an order that depends on the shape and on the algorithm of the plan
- *           (gemm.h)
- * Errors    STATUS_INTERNAL if cuBLASLt fails or accumulate is combined with a bias or an
- *           activation */
+ * Numerics  f32 sums, in an order that depends on the shape and on the algorithm of the
+ *           plan (gemm.h)
+ * Errors    STATUS_INTERNAL if cuBLASLt fails or accumulate is combined with a bias or
+ *           an activation */
 status cuda_gemm_run(struct kernels *k, const struct cuda_gemm *p);
 
 /* cuda_gemm_launch - call cuBLASLt at once; cuda_gemm_run calls it through cuda_launch_call. */

@@ -1,9 +1,9 @@
-/* GPUs as devices of base/device.h: device memory, page-locked host memory, streams and events of
- * the CUDA runtime. The default stream is never used.
+/* GPUs as devices of base/device/device.h: device memory, page-locked host memory, streams and
+ * events of the CUDA runtime. The default stream is never used.
  *
  * The runtime is linked statically and loads the driver at its first call, so that the same program
- * starts on machines with and without a GPU. A struct stream is a cudaStream_t, a struct event a
- * cudaEvent_t. */
+ * starts on machines with and without a GPU. A struct stream is a cudaStream_t, a struct event
+ * a cudaEvent_t. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +11,8 @@
 #include <cuda_runtime_api.h>
 #include <nvtx3/nvToolsExt.h>
 
-#include "base/device.h"
+#include "base/device/device.h"
+#include "base/memory.h"
 #include "kernels/cuda/cuda.h"
 
 struct gpu {
@@ -347,8 +348,8 @@ static status gpu_open(int index, struct device *dev, const struct device_operat
                        void **state)
 {
     (void)dev;
-    struct gpu *gpu = calloc(1, sizeof *gpu);
-    REQUIRE(gpu != NULL, STATUS_INTERNAL, "out of memory for a device");
+    struct gpu *gpu = NULL;
+    TRY(ALLOCATE(gpu, 1, "a device"));
     gpu->index = index;
     status result = read_properties(gpu);
     if (result == STATUS_OK) {

@@ -8,8 +8,8 @@
  *           in their order and without atomics, and loads four rows ahead. If all rows of the id
  *           are in one segment, the warp adds them to the table row. Otherwise it writes a partial
  *           sum, and a block of the second kernel adds the partial sums of the id to the table row:
- *           warp w adds those of segments w, w + 8, ... of the id, and the sums of the warps are
- *           added in order. So the order depends on the ids only
+ *           warp w adds the sums of segments w, w + 8, ... of the id, and the sums of the warps are
+ *           added in order. The order depends on the ids only
  * Memory    for each segment two partial sums: of the id that continues from the previous segment,
  *           and of the last id if it begins in this segment
  * Launch    block 256. Forward: grid ceil(N ceil(C / 8) / 256), a thread for eight elements.
@@ -40,22 +40,22 @@ template <typename T> struct lookup_task {
 template <typename T, bool ALIGNED>
 __global__ void __launch_bounds__(EMBEDDING_THREADS) lookup_rows(const lookup_task<T> e)
 {
-    int64_t eights = (e.columns + EIGHT - 1) / EIGHT;
+    int64_t eights = (e.columns + LANE_ELEMS - 1) / LANE_ELEMS;
     int64_t i = static_cast<int64_t>(blockIdx.x) * EMBEDDING_THREADS + threadIdx.x;
     if (i >= e.rows * eights) {
         return;
     }
-    int64_t n = i / eights, c = i % eights * EIGHT, left = e.columns - c;
+    int64_t n = i / eights, c = i % eights * LANE_ELEMS, left = e.columns - c;
     int64_t row = e.tokens[n] - e.first_token;
-    float x[EIGHT] = {};
+    float x[LANE_ELEMS] = {};
     if (row >= 0 && row < e.table_rows) {
         load_eight<ALIGNED>(x, e.tokens_table.data + row * e.tokens_table.stride + c, left);
     }
     if (e.positions_table.data != nullptr) {
-        float position[EIGHT];
+        float position[LANE_ELEMS];
         const T *position_row = e.positions_table.data + e.positions[n] * e.positions_table.stride;
         load_eight<ALIGNED>(position, position_row + c, left);
-        for (int j = 0; j < EIGHT; j++) {
+        for (int j = 0; j < LANE_ELEMS; j++) {
             x[j] += position[j];
         }
     }
@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(EMBEDDING_THREADS) lookup_rows(const lookup_ta
 }
 
 template <typename T> struct gather_task {
-    float *table; /* row 0 is that of id `first` */
+    float *table; /* row 0 belongs to id `first` */
     int64_t table_stride, first, table_rows;
     matrix<const T> dy;
     const int32_t *ids, *rows; /* sorted by id */
@@ -88,11 +88,11 @@ GPU_INLINE float *get_part(const gather_task<T> &e, int64_t segment, bool contin
 
 /* Adds the rows of the id of sorted row i, up to `end`. All lanes of the warp call it. */
 template <bool ALIGNED, typename T>
-GPU_INLINE void add_gradients(float (&sums)[EIGHT], const gather_task<T> &e, int64_t i, int64_t end,
-                              int64_t c)
+GPU_INLINE void add_gradients(float (&sums)[LANE_ELEMS], const gather_task<T> &e, int64_t i,
+                              int64_t end, int64_t c)
 {
     int32_t id = e.ids[i];
-    float loaded[ROWS_AHEAD][EIGHT];
+    float loaded[ROWS_AHEAD][LANE_ELEMS];
     i += threadIdx.x % 32;
     for (bool more = true; more; i += 32) {
         bool found = i < end && e.ids[i] == id;
@@ -114,7 +114,7 @@ GPU_INLINE void add_gradients(float (&sums)[EIGHT], const gather_task<T> &e, int
             for (int j = 0; j < ROWS_AHEAD; j++) {
                 if (mask >> j & 1) {
                     dropout_apply_eight(loaded[j], e.dropout, rows[j] * e.columns + c);
-                    for (int l = 0; l < EIGHT; l++) {
+                    for (int l = 0; l < LANE_ELEMS; l++) {
                         sums[l] += loaded[j][l];
                     }
                 }
@@ -128,7 +128,7 @@ __global__ void __launch_bounds__(EMBEDDING_THREADS, BLOCKS_AT_ONCE)
     sum_gradient_rows(const gather_task<T> e)
 {
     int64_t i = static_cast<int64_t>(blockIdx.x) * EMBEDDING_WARPS + threadIdx.x / 32;
-    int64_t c = static_cast<int64_t>(blockIdx.y) * WARP_COLUMNS + threadIdx.x % 32 * EIGHT;
+    int64_t c = static_cast<int64_t>(blockIdx.y) * WARP_COLUMNS + threadIdx.x % 32 * LANE_ELEMS;
     if (i >= e.count) {
         return;
     }
@@ -139,7 +139,7 @@ __global__ void __launch_bounds__(EMBEDDING_THREADS, BLOCKS_AT_ONCE)
     }
     int64_t segment = i / SEGMENT, end = (segment + 1) * SEGMENT;
     bool whole = !continues && (end >= e.count || e.ids[end] != id);
-    float sums[EIGHT] = {};
+    float sums[LANE_ELEMS] = {};
     float *to =
         whole ? e.table + (id - e.first) * e.table_stride + c : get_part(e, segment, continues, c);
     if (whole) {
@@ -161,8 +161,8 @@ __global__ void __launch_bounds__(EMBEDDING_THREADS) sum_gradient_parts(const ga
         return;
     }
     int64_t first_column = static_cast<int64_t>(blockIdx.y) * WARP_COLUMNS;
-    int64_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, c = first_column + lane * EIGHT;
-    float sums[EIGHT] = {}, loaded[ROWS_AHEAD][EIGHT];
+    int64_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, c = first_column + lane * LANE_ELEMS;
+    float sums[LANE_ELEMS] = {}, loaded[ROWS_AHEAD][LANE_ELEMS];
     bool more = true;
     for (int64_t s = segment + warp; more; s += 32 * EMBEDDING_WARPS) {
         int64_t of_lane = (s + lane * EMBEDDING_WARPS) * SEGMENT;
@@ -179,13 +179,13 @@ __global__ void __launch_bounds__(EMBEDDING_THREADS) sum_gradient_parts(const ga
             }
 #pragma unroll
             for (int j = 0; j < ROWS_AHEAD; j++) {
-                for (int l = 0; l < EIGHT && (mask >> j & 1); l++) {
+                for (int l = 0; l < LANE_ELEMS && (mask >> j & 1); l++) {
                     sums[l] += loaded[j][l];
                 }
             }
         }
     }
-    store_eight<true>(of_warps + warp * WARP_COLUMNS + lane * EIGHT, sums, EIGHT);
+    store_eight<true>(of_warps + warp * WARP_COLUMNS + lane * LANE_ELEMS, sums, LANE_ELEMS);
     __syncthreads();
     c = first_column + threadIdx.x;
     if (c < e.columns) {
@@ -204,7 +204,8 @@ extern "C" status cuda_embedding_forward(struct kernels *k, struct tensor y, con
                                          int64_t first_token, struct tensor position_table,
                                          struct dropout dropout)
 {
-    unsigned blocks = count_blocks(y.rows * ((y.columns + EIGHT - 1) / EIGHT), EMBEDDING_THREADS);
+    unsigned blocks =
+        count_blocks(y.rows * ((y.columns + LANE_ELEMS - 1) / LANE_ELEMS), EMBEDDING_THREADS);
     if (blocks == 0) {
         return STATUS_OK;
     }

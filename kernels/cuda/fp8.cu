@@ -5,13 +5,27 @@
  *             y  [N, M]   x [N, K]     w [M, K]
  *             dx [N, K]   dy [N, M]    w^T [K, M]
  *             dw [M, K]   dy^T [M, N]  x^T [K, N], with zeros up to a multiple of 16 rows
+ * Row-wise  A vector for each operand contains the reciprocals of its scales. One kernel measures
+ *           and casts an operand that is not transposed: the second read of a row comes from a
+ *           cache. A transposed operand is read twice: a kernel stores the largest magnitudes of
+ *           parts of its columns, then the cast combines them
  * Launch    grid (ceil(columns / 64), ceil(rows / 64)); block 256; 4.3 KiB of shared memory. A
- *           block casts a tile of 64 x 64 elements
+ *           block casts a tile of 64 x 64 elements. Row-wise, a warp casts a row, or a block
+ *           measures 64 columns of a part of the rows
+ * Scales    grid ceil(operands / 32), block 256: update_scales reads the history once; warp g of a
+ *           block reads every eighth row
  * Order     an atomic maximum of integers combines the maxima of the blocks. It gives the same bits
  *           in every order */
 #include "kernels/cuda/operation.cuh"
 
 enum { FP8_THREADS = 256, FP8_TILE = 64, FP8_PITCH = FP8_TILE + 4, FP8_SEGMENT = 16 };
+
+/* Threads that load a row of a tile, and rows that a block loads at once: half a tile. */
+enum { FP8_ROW_THREADS = FP8_TILE / LANE_ELEMS, FP8_LINES = FP8_THREADS / FP8_ROW_THREADS };
+static_assert(2 * FP8_LINES == FP8_TILE, "a block loads a tile in two steps");
+
+/* Row-wise: rows of a block in the cast of rows. */
+enum { FP8_WARPS = FP8_THREADS / 32 };
 
 /* Returns the FP8 number nearest to x, with ties to even. Every NaN becomes 0x7f. */
 template <bool E5M2> GPU_INLINE uint32_t round_to_fp8(float x)
@@ -55,8 +69,8 @@ struct fp8_outputs {
 GPU_INLINE void update_maximum(uint32_t *maximum, uint32_t bits, uint32_t *scratch)
 {
 #pragma unroll
-    for (int with = 16; with > 0; with /= 2) {
-        uint32_t other = __shfl_xor_sync(~0u, bits, with);
+    for (int lane_mask = 16; lane_mask > 0; lane_mask /= 2) {
+        uint32_t other = __shfl_xor_sync(~0u, bits, lane_mask);
         bits = other > bits ? other : bits;
     }
     if (threadIdx.x % 32 == 0) {
@@ -68,6 +82,23 @@ GPU_INLINE void update_maximum(uint32_t *maximum, uint32_t bits, uint32_t *scrat
             bits = scratch[i] > bits ? scratch[i] : bits;
         }
         gpu_atomic_max(maximum, bits);
+    }
+}
+
+/* Stores a tile of `columns` columns to out [columns, stride]. A thread stores 16 elements of
+ * a column. */
+GPU_INLINE void store_transposed(uint8_t *out, const uint8_t *tile, int64_t first_row,
+                                 int64_t first_column, int64_t columns, int64_t stride)
+{
+    int c = threadIdx.x / (FP8_TILE / FP8_SEGMENT);
+    int r = threadIdx.x % (FP8_TILE / FP8_SEGMENT) * FP8_SEGMENT;
+    if (first_column + c < columns && first_row + r < stride) {
+        uint32_t words[4] = {};
+        for (int i = 0; i < FP8_SEGMENT; i++) {
+            words[i / 4] |= static_cast<uint32_t>(tile[(r + i) * FP8_PITCH + c]) << (i % 4 * 8);
+        }
+        gpu_store16(out + (first_column + c) * stride + first_row + r,
+                    uint4{words[0], words[1], words[2], words[3]});
     }
 }
 
@@ -83,13 +114,14 @@ __global__ void __launch_bounds__(FP8_THREADS)
     float factor = scale != nullptr ? *scale : 1.0f;
     uint32_t largest = 0;
     for (int half = 0; half < 2; half++) {
-        int r = half * (FP8_TILE / 2) + threadIdx.x / EIGHT, c = threadIdx.x % EIGHT * EIGHT;
+        int r = half * FP8_LINES + threadIdx.x / FP8_ROW_THREADS,
+            c = threadIdx.x % FP8_ROW_THREADS * LANE_ELEMS;
         int64_t row = first_row + r, column = first_column + c;
         int64_t left = row < rows ? columns - column : 0;
-        float x[EIGHT];
+        float x[LANE_ELEMS];
         load_eight<ALIGNED>(x, from.data + row * from.stride + column, left);
 #pragma unroll
-        for (int i = 0; i < EIGHT; i++) {
+        for (int i = 0; i < LANE_ELEMS; i++) {
             uint32_t magnitude = gpu_bits(x[i]) & 0x7fffffffu;
             largest = magnitude > largest ? magnitude : largest;
             x[i] *= magnitude < 0x7f800000u ? factor : 0.0f; /* infinity becomes NaN */
@@ -99,7 +131,7 @@ __global__ void __launch_bounds__(FP8_THREADS)
             memcpy(out.rounded + row * columns + column, words, sizeof words);
         }
         if (out.transposed != nullptr) {
-            for (int i = 0; i < EIGHT; i++) {
+            for (int i = 0; i < LANE_ELEMS; i++) {
                 tile[r * FP8_PITCH + c + i] = static_cast<uint8_t>(words[i / 4] >> (i % 4 * 8));
             }
         }
@@ -111,16 +143,200 @@ __global__ void __launch_bounds__(FP8_THREADS)
         return;
     }
     __syncthreads();
-    int c = threadIdx.x / (FP8_TILE / FP8_SEGMENT);
-    int r = threadIdx.x % (FP8_TILE / FP8_SEGMENT) * FP8_SEGMENT;
-    if (first_column + c < columns && first_row + r < out.stride) {
-        uint32_t words[4] = {};
-        for (int i = 0; i < FP8_SEGMENT; i++) {
-            words[i / 4] |= static_cast<uint32_t>(tile[(r + i) * FP8_PITCH + c]) << (i % 4 * 8);
-        }
-        gpu_store16(out.transposed + (first_column + c) * out.stride + first_row + r,
-                    uint4{words[0], words[1], words[2], words[3]});
+    store_transposed(out.transposed, tile, first_row, first_column, columns, out.stride);
+}
+
+/* ---- row-wise scales ---- */
+
+/* The exponents of the largest FP8 numbers, 1.75 2^8 and 1.75 2^15. */
+enum { E4M3_EXPONENT = 8, E5M2_EXPONENT = 15 };
+
+/* fp8_row_scale and fp8_scale of kernels/fp8.h. */
+GPU_INLINE float get_row_scale(uint32_t magnitude, int greatest_exponent = E4M3_EXPONENT)
+{
+    const int bias = 127;
+    int exponent = bias + greatest_exponent - static_cast<int>(magnitude >> 23);
+    exponent -= (magnitude & 0x7fffffu) > 0x600000u;
+    exponent = exponent > FP8_EXPONENT_MAX ? FP8_EXPONENT_MAX : exponent;
+    exponent = exponent < -FP8_EXPONENT_MAX ? -FP8_EXPONENT_MAX : exponent;
+    return magnitude == 0 ? 1.0f : gpu_from_bits(static_cast<uint32_t>(bias + exponent) << 23);
+}
+
+/* Returns the reciprocal of a power of two. */
+GPU_INLINE float invert_scale(float scale)
+{
+    return gpu_from_bits((254u << 23) - gpu_bits(scale));
+}
+
+GPU_INLINE void raise_magnitude(uint32_t &largest, float x)
+{
+    uint32_t magnitude = gpu_bits(x) & 0x7fffffffu;
+    largest = magnitude > largest ? magnitude : largest;
+}
+
+/* Casts each row with its own scale. A warp casts a row. */
+template <typename T, bool ALIGNED>
+__global__ void __launch_bounds__(FP8_THREADS)
+    cast_rows_to_fp8(uint8_t *out, float *reciprocals, const matrix<const T> from, int64_t rows,
+                     int64_t columns)
+{
+    int64_t row = static_cast<int64_t>(blockIdx.x) * FP8_WARPS + threadIdx.x / 32;
+    int64_t first = threadIdx.x % 32 * LANE_ELEMS;
+    const T *data = from.data + row * from.stride;
+    uint32_t largest = 0;
+    float x[LANE_ELEMS];
+    if (row >= rows) {
+        return;
     }
+    for (int64_t column = first; column < columns; column += 32 * LANE_ELEMS) {
+        load_eight<ALIGNED>(x, data + column, columns - column);
+#pragma unroll
+        for (int i = 0; i < LANE_ELEMS; i++) {
+            raise_magnitude(largest, x[i]);
+        }
+    }
+#pragma unroll
+    for (int lane_mask = 16; lane_mask > 0; lane_mask /= 2) {
+        uint32_t other = __shfl_xor_sync(~0u, largest, lane_mask);
+        largest = other > largest ? other : largest;
+    }
+    float scale = get_row_scale(largest);
+    for (int64_t column = first; column < columns; column += 32 * LANE_ELEMS) {
+        load_eight<ALIGNED>(x, data + column, columns - column);
+#pragma unroll
+        for (int i = 0; i < LANE_ELEMS; i++) {
+            bool finite = (gpu_bits(x[i]) & 0x7fffffffu) < 0x7f800000u;
+            x[i] *= finite ? scale : 0.0f; /* infinity becomes NaN */
+        }
+        const uint32_t words[2] = {pack_fp8<false>(x), pack_fp8<false>(x + 4)};
+        memcpy(out + row * columns + column, words, sizeof words);
+    }
+    if (threadIdx.x % 32 == 0) {
+        reciprocals[row] = invert_scale(scale);
+    }
+}
+
+/* Stores the bits of the largest magnitudes of `part` rows of each column: parts
+ * [gridDim.y, columns]. */
+template <typename T, bool ALIGNED>
+__global__ void __launch_bounds__(FP8_THREADS)
+    measure_columns(uint32_t *parts, const matrix<const T> from, int64_t rows, int64_t columns,
+                    int64_t part)
+{
+    GPU_SHARED(uint32_t, found, FP8_WARPS * FP8_TILE);
+    int64_t first_column = static_cast<int64_t>(blockIdx.x) * FP8_TILE;
+    int64_t first_row = static_cast<int64_t>(blockIdx.y) * part;
+    int64_t end = first_row + part < rows ? first_row + part : rows;
+    int c = threadIdx.x % FP8_ROW_THREADS * LANE_ELEMS;
+    int64_t column = first_column + c;
+    uint32_t largest[LANE_ELEMS] = {};
+#pragma unroll 4
+    for (int64_t row = first_row + threadIdx.x / FP8_ROW_THREADS; row < end; row += FP8_LINES) {
+        float x[LANE_ELEMS];
+        load_eight<ALIGNED>(x, from.data + row * from.stride + column, columns - column);
+#pragma unroll
+        for (int i = 0; i < LANE_ELEMS; i++) {
+            raise_magnitude(largest[i], x[i]);
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < LANE_ELEMS; i++) {
+#pragma unroll
+        for (int lane_mask = 16; lane_mask >= FP8_ROW_THREADS; lane_mask /= 2) {
+            uint32_t other = __shfl_xor_sync(~0u, largest[i], lane_mask);
+            largest[i] = other > largest[i] ? other : largest[i];
+        }
+        if (threadIdx.x % 32 < FP8_ROW_THREADS) {
+            found[threadIdx.x / 32 * FP8_TILE + c + i] = largest[i];
+        }
+    }
+    __syncthreads();
+    if (threadIdx.x < FP8_TILE && first_column + threadIdx.x < columns) {
+        uint32_t bits = 0;
+        for (int i = 0; i < FP8_WARPS; i++) {
+            uint32_t other = found[i * FP8_TILE + threadIdx.x];
+            bits = other > bits ? other : bits;
+        }
+        parts[blockIdx.y * columns + first_column + threadIdx.x] = bits;
+    }
+}
+
+/* Casts a tile to out [columns, stride] with a scale for each column, as cast_to_fp8 does. The
+ * blocks of the first rows store the reciprocals. */
+template <typename T, bool ALIGNED>
+__global__ void __launch_bounds__(FP8_THREADS)
+    cast_columns_to_fp8(uint8_t *out, float *reciprocals, const uint32_t *parts, int part_count,
+                        const matrix<const T> from, int64_t rows, int64_t columns, int64_t stride)
+{
+    GPU_SHARED(uint8_t, tile, FP8_TILE * FP8_PITCH);
+    GPU_SHARED(float, scales, FP8_TILE);
+    int64_t first_row = static_cast<int64_t>(blockIdx.y) * FP8_TILE;
+    int64_t first_column = static_cast<int64_t>(blockIdx.x) * FP8_TILE;
+    if (threadIdx.x < FP8_TILE && first_column + threadIdx.x < columns) {
+        int64_t column = first_column + threadIdx.x;
+        uint32_t bits = 0;
+        for (int i = 0; i < part_count; i++) {
+            uint32_t other = parts[i * columns + column];
+            bits = other > bits ? other : bits;
+        }
+        scales[threadIdx.x] = get_row_scale(bits);
+        if (blockIdx.y == 0) {
+            reciprocals[column] = invert_scale(scales[threadIdx.x]);
+        }
+    }
+    __syncthreads();
+    for (int half = 0; half < 2; half++) {
+        int r = half * FP8_LINES + threadIdx.x / FP8_ROW_THREADS,
+            c = threadIdx.x % FP8_ROW_THREADS * LANE_ELEMS;
+        int64_t row = first_row + r, column = first_column + c;
+        int64_t left = row < rows ? columns - column : 0;
+        float x[LANE_ELEMS];
+        load_eight<ALIGNED>(x, from.data + row * from.stride + column, left);
+        for (int i = 0; i < LANE_ELEMS; i++) {
+            bool finite = (gpu_bits(x[i]) & 0x7fffffffu) < 0x7f800000u;
+            float scale = i < left ? scales[c + i] : 0.0f;
+            tile[r * FP8_PITCH + c + i] =
+                static_cast<uint8_t>(round_to_fp8<false>(x[i] * (finite ? scale : 0.0f)));
+        }
+    }
+    __syncthreads();
+    store_transposed(out, tile, first_row, first_column, columns, stride);
+}
+
+/* ---- delayed scales ---- */
+
+__global__ void __launch_bounds__(FP8_THREADS)
+    update_scales(const matrix<float> scales, const matrix<float> history,
+                  const matrix<const float> maxima, int64_t operands, int64_t length, int64_t ranks,
+                  int64_t row)
+{
+    GPU_SHARED(float, partial, FP8_THREADS);
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    int64_t i = static_cast<int64_t>(blockIdx.x) * 32 + lane;
+    float amax = 0;
+    for (int64_t r = warp; r < length && i < operands; r += FP8_WARPS) {
+        float x = r != row ? history.data[r * history.stride + i] : 0.0f;
+        amax = x > amax ? x : amax;
+    }
+    partial[threadIdx.x] = amax;
+    __syncthreads();
+    if (warp != 0 || i >= operands) {
+        return;
+    }
+    float newest = 0;
+    for (int64_t r = 0; r < ranks; r++) {
+        float x = maxima.data[r * maxima.stride + i];
+        newest = x < INFINITY && x > newest ? x : newest;
+    }
+    history.data[row * history.stride + i] = newest;
+    amax = newest;
+    for (int w = 0; w < FP8_WARPS; w++) {
+        amax = partial[32 * w + lane] > amax ? partial[32 * w + lane] : amax;
+    }
+    bool is_dy = i % FP8_OPERANDS == FP8_DY;
+    float scale = get_row_scale(gpu_bits(amax), is_dy ? E5M2_EXPONENT : E4M3_EXPONENT);
+    scales.data[i * scales.stride + FP8_RECIPROCAL] = invert_scale(scale);
+    scales.data[i * scales.stride + FP8_SCALE] = scale;
 }
 
 /* ---- host ---- */
@@ -167,6 +383,11 @@ static uint32_t *get_maximum(const struct fp8_cast *cast)
                                         : nullptr;
 }
 
+static bool is_rounded(const struct kernels *k, struct tensor scales)
+{
+    return scales.data != nullptr || k->limits.fp8_rowwise;
+}
+
 /* Measures an operand that is not rounded. */
 static status measure_operand(struct kernels *k, const struct fp8_cast *cast)
 {
@@ -175,10 +396,74 @@ static status measure_operand(struct kernels *k, const struct fp8_cast *cast)
     return out.maximum != nullptr ? launch_cast(k, cast, &out) : STATUS_OK;
 }
 
-/* Casts an operand to scratch memory. *reciprocal receives its factor in the GEMM. */
+static status take_scratch(struct kernels *k, int64_t bytes, void **memory)
+{
+    return arena_take(&cuda_get_state(k)->scratch, static_cast<size_t>(bytes), memory);
+}
+
+static status cast_rows(struct kernels *k, struct tensor from, uint8_t *out, float *reciprocals)
+{
+    FOR_TYPE(k->dtype, operation_is_aligned(from),
+             LAUNCH(k, (cast_rows_to_fp8<T, ALIGNED>), dim3(count_blocks(from.rows, FP8_WARPS)),
+                    FP8_THREADS, 0, out, reciprocals, make_matrix<const T>(from), from.rows,
+                    from.columns));
+    return STATUS_OK;
+}
+
+/* Casts to out [columns, stride]. */
+static status cast_columns(struct kernels *k, struct tensor from, uint8_t *out, float *reciprocals,
+                           int64_t stride)
+{
+    /* A part is a multiple of the rows that a block reads at once. */
+    int64_t lines = count_blocks(from.rows, FP8_LINES * CUDA_FP8_PARTS);
+    int64_t part = lines * FP8_LINES;
+    unsigned part_count = count_blocks(from.rows, part),
+             blocks = count_blocks(from.columns, FP8_TILE);
+    void *memory;
+    TRY(take_scratch(k, part_count * from.columns * static_cast<int64_t>(sizeof(uint32_t)),
+                     &memory));
+    uint32_t *parts = static_cast<uint32_t *>(memory);
+    FOR_TYPE(k->dtype, operation_is_aligned(from),
+             LAUNCH(k, (measure_columns<T, ALIGNED>), dim3(blocks, part_count), FP8_THREADS, 0,
+                    parts, make_matrix<const T>(from), from.rows, from.columns, part));
+    FOR_TYPE(k->dtype, operation_is_aligned(from),
+             LAUNCH(k, (cast_columns_to_fp8<T, ALIGNED>),
+                    dim3(blocks, count_blocks(stride, FP8_TILE)), FP8_THREADS, 0, out, reciprocals,
+                    const_cast<const uint32_t *>(parts), static_cast<int>(part_count),
+                    make_matrix<const T>(from), from.rows, from.columns, stride));
+    return STATUS_OK;
+}
+
+/* Casts an operand with a scale for each row of the result. */
+static status cast_rowwise(struct kernels *k, const struct fp8_cast *cast, struct tensor *to,
+                           const float **reciprocal)
+{
+    const struct tensor from = cast->from;
+    const int64_t stride = (from.rows + FP8_MULTIPLE - 1) / FP8_MULTIPLE * FP8_MULTIPLE;
+    const int64_t scales = cast->transposed ? from.columns : from.rows;
+    void *memory, *reciprocals;
+    TRY(take_scratch(k, (cast->transposed ? stride : from.rows) * from.columns, &memory));
+    TRY(take_scratch(k, scales * static_cast<int64_t>(sizeof(float)), &reciprocals));
+    *to = cast->transposed ? tensor_view(memory, DTYPE_E4M3, from.columns, stride)
+                           : tensor_view(memory, DTYPE_E4M3, from.rows, from.columns);
+    *reciprocal = static_cast<const float *>(reciprocals);
+    if (from.rows == 0) {
+        return STATUS_OK;
+    }
+    return cast->transposed ? cast_columns(k, from, static_cast<uint8_t *>(memory),
+                                           static_cast<float *>(reciprocals), stride)
+                            : cast_rows(k, from, static_cast<uint8_t *>(memory),
+                                        static_cast<float *>(reciprocals));
+}
+
+/* Casts an operand to scratch memory. *reciprocal receives its factor in the GEMM, or row-wise
+ * its factors. */
 static status cast_operand(struct kernels *k, const struct fp8_cast *cast, struct tensor *to,
                            const float **reciprocal)
 {
+    if (k->limits.fp8_rowwise) {
+        return cast_rowwise(k, cast, to, reciprocal);
+    }
     int64_t stride = (cast->from.rows + FP8_MULTIPLE - 1) / FP8_MULTIPLE * FP8_MULTIPLE;
     int64_t rows = cast->transposed ? stride : cast->from.rows;
     enum dtype dtype = cast->operand == FP8_DY ? DTYPE_E5M2 : DTYPE_E4M3;
@@ -209,6 +494,7 @@ static status run_gemm(struct kernels *k, struct cuda_gemm *p, const struct fp8_
     TRY(cast_operand(k, b, &p->b, &p->scale_b));
     arena_release(scratch, mark);
     p->transpose_b = true;
+    p->scales_rows = k->limits.fp8_rowwise;
     return cuda_gemm_run(k, p);
 }
 
@@ -219,7 +505,7 @@ extern "C" status cuda_fp8_linear_forward(struct kernels *k, struct tensor y, st
 {
     const struct fp8_cast a = {x, scales, maxima, FP8_X, false};
     const struct fp8_cast b = {w, scales, maxima, FP8_W, false};
-    if (scales.data == nullptr) {
+    if (!is_rounded(k, scales)) {
         TRY(measure_operand(k, &a));
         TRY(measure_operand(k, &b));
         return cuda_linear_forward(k, y, saved, x, w, bias, act);
@@ -240,14 +526,14 @@ extern "C" status cuda_fp8_linear_backward_input(struct kernels *k, struct tenso
 {
     const struct fp8_cast a = {dy, scales, maxima, FP8_DY, false};
     const struct fp8_cast b = {w, scales, tensor_absent(), FP8_W, true};
-    if (scales.data == nullptr) {
+    if (!is_rounded(k, scales)) {
         TRY(measure_operand(k, &a));
         return cuda_linear_backward_input(k, dx, dbias, dy, w, act, saved);
     }
     struct cuda_gemm p = {};
     p.c = dx;
     /* The sums need scratch memory, which contains the operands until the GEMM and its tuning end.
-     * So the derivative and the sums follow in a separate kernel. */
+     * Therefore the derivative and the sums follow in a separate kernel. */
     const bool sums = dbias.sums.data != nullptr, activated = act != ACTIVATION_NONE;
     if (activated && !sums) {
         p.act = act;
@@ -269,7 +555,7 @@ extern "C" status cuda_fp8_linear_backward_weight(struct kernels *k, struct tens
 {
     const struct fp8_cast a = {dy, scales, maxima, FP8_DY, true};
     const struct fp8_cast b = {x, scales, tensor_absent(), FP8_X, true};
-    if (scales.data == nullptr || dw.data == nullptr) {
+    if (!is_rounded(k, scales) || dw.data == nullptr) {
         TRY(measure_operand(k, &a));
         return cuda_linear_backward_weight(k, dw, dbias, dy, x, overwrite);
     }
@@ -278,4 +564,13 @@ extern "C" status cuda_fp8_linear_backward_weight(struct kernels *k, struct tens
     p.c = dw;
     p.accumulate = !overwrite;
     return run_gemm(k, &p, &a, &b);
+}
+
+extern "C" status cuda_fp8_update_scales(struct kernels *k, struct tensor scales,
+                                         struct tensor history, struct tensor maxima, int64_t row)
+{
+    LAUNCH(k, update_scales, count_blocks(history.columns, 32), FP8_THREADS, 0,
+           make_matrix<float>(scales), make_matrix<float>(history),
+           make_matrix<const float>(maxima), history.columns, history.rows, maxima.rows, row);
+    return STATUS_OK;
 }

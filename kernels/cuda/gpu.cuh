@@ -54,8 +54,8 @@ static inline const char *gpu_launch_error()
     return error == cudaSuccess ? NULL : cudaGetErrorString(error);
 }
 
-/* gpu_capability - return the major compute capability of the current GPU, or 0 if there is
- * none. */
+/* gpu_capability - return the major compute capability of the current GPU, or 0 if there
+ * is none. */
 static inline int gpu_capability()
 {
     int device = 0, major = 0;
@@ -65,8 +65,8 @@ static inline int gpu_capability()
     return found_device ? major : 0;
 }
 
-/* gpu_processors - return the number of multiprocessors of the current GPU, or 1 if there is no
- * GPU. */
+/* gpu_processors - return the number of multiprocessors of the current GPU, or 1 if there is
+ * no GPU. */
 static inline int gpu_processors()
 {
     int device = 0, count = 0;
@@ -113,6 +113,11 @@ GPU_INLINE float gpu_exp2(float x)
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
+}
+/* Returns the rounded product. The compiler does not fuse it with a later addition. */
+GPU_INLINE float gpu_multiply(float x, float y)
+{
+    return __fmul_rn(x, y);
 }
 GPU_INLINE uint32_t gpu_bits(float x)
 {
@@ -200,8 +205,8 @@ GPU_INLINE void gpu_barrier_arrive(int number, int threads)
 
 /* gpu_take_ticket - return the number of earlier calls for this counter.
  *
- * Blocks that take their work by ticket may wait for blocks with lower tickets: those have
- * started. */
+ * Blocks that take their work by ticket may wait for blocks with lower tickets, which
+ * have started. */
 GPU_INLINE uint32_t gpu_take_ticket(uint32_t *counter)
 {
     uint32_t ticket;
@@ -222,8 +227,8 @@ GPU_INLINE void gpu_turn_wait(const uint32_t *turn, uint32_t count)
                  "r"(count)
                  : "memory");
 }
-/* Passes the turn. The next block sees all writes of this thread, and those that a barrier ordered
- * before the call. */
+/* Passes the turn. The next block sees all writes of this thread, and all writes that a barrier
+ * ordered before the call. */
 GPU_INLINE void gpu_turn_pass(uint32_t *turn)
 {
     asm volatile("fence.acq_rel.gpu;\n"
@@ -271,8 +276,8 @@ struct alignas(8) gpu_mbarrier {
 };
 typedef CUtensorMap gpu_map;
 
-/* gpu_map_make - create the TMA descriptor of a bf16 matrix, copied in boxes with the 128-byte
- * swizzle.
+/* gpu_map_make - create the TMA descriptor of a bf16 matrix, copied in boxes with the
+ * 128-byte swizzle.
  *
  * Returns false if the driver refuses. The driver function is looked up by name, so that the
  * program does not link against the driver. */

@@ -7,7 +7,7 @@
  * that differ (learning rate, bias corrections, dropout counters, pointers of a batch, grid sizes)
  * are updated in the graph. All parameters are compared, so none can be stale. If a launch differs
  * in another way (another kernel, a GEMM of another shape), all deferred launches go to the stream,
- * in order. So the result of a step does not depend on graphs.
+ * in order. The result of a step does not depend on graphs.
  *
  * Segments  A copy, a memset, an event or a wait of the stream, and an allocation or a release of
  *           memory, end a segment of the region: the deferred launches start before it. Therefore
@@ -22,6 +22,7 @@
 #include <cuda_runtime_api.h>
 
 #include "base/log.h"
+#include "base/memory.h"
 #include "kernels/cuda/cuda.h"
 
 enum {
@@ -179,16 +180,12 @@ static status record_op(struct segment *p, const struct recorded_op *op,
     size_t needed = p->used + align_bytes(op->bytes);
     if (p->count == p->capacity) {
         size_t capacity = 2 * p->capacity + 64;
-        struct recorded_op *larger = realloc(p->ops, capacity * sizeof *larger);
-        REQUIRE(larger != NULL, STATUS_INTERNAL, "out of memory for a graph's launches");
-        p->ops = larger;
+        TRY(GROW(p->ops, capacity, "the launches of a graph"));
         p->capacity = capacity;
     }
     if (needed > p->size) {
         size_t size = 2 * needed + 4096;
-        unsigned char *larger = realloc(p->bytes, size);
-        REQUIRE(larger != NULL, STATUS_INTERNAL, "out of memory for a graph's arguments");
-        p->bytes = larger;
+        TRY(GROW(p->bytes, size, "the arguments of a graph"));
         p->size = size;
     }
     struct recorded_op *w = &p->ops[p->count++];
@@ -215,8 +212,8 @@ static bool is_same_op(const struct recorded_op *a, const struct recorded_op *b)
     return a->call == b->call && a->bytes == b->bytes && a->launch.kernel == b->launch.kernel;
 }
 
-/* Returns whether grid, block or arguments differ from the recorded ones, and records the new
- * ones. */
+/* Returns whether grid, block or arguments differ from the recorded ones, and records the
+ * new ones. */
 static bool update_arguments(const struct segment *p, struct recorded_op *w,
                              const struct recorded_op *op, const void *const *arguments)
 {
@@ -457,8 +454,8 @@ status cuda_graph_end_segment(const void *stream)
 
 /* ---- regions ---- */
 
-/* Returns the region of this key. If there is none, creates it or reuses the least recently used
- * region. */
+/* Returns the region of this key. If there is none, creates it or reuses the least recently
+ * used region. */
 static struct region *find_region(struct cuda_graphs *g, const struct kernels_graph_key *key)
 {
     struct region *oldest = NULL;
@@ -539,8 +536,8 @@ static void set_enabled(struct kernels *k, bool enabled)
 
 status cuda_graphs_create(struct kernels *k)
 {
-    struct cuda_graphs *g = calloc(1, sizeof *g);
-    REQUIRE(g != NULL, STATUS_INTERNAL, "out of memory for graphs");
+    struct cuda_graphs *g = NULL;
+    TRY(ALLOCATE(g, 1, "graphs"));
     g->kernels = k;
     cuda_get_state(k)->graphs = g;
     k->table.graphs = (struct kernels_graphs){set_enabled, begin_region, split_region, end_region};

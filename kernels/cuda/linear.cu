@@ -8,11 +8,13 @@
  *           (ceil(M / 256), min(N, CUDA_COLUMN_SLICES)), 8 KiB of shared memory
  * Order     the rows of dy are split into slices that depend on N alone; a block sums 256 columns
  *           of a slice, and cuda_reduce_parts adds the sums of the slices in order
- * Source    Hendrycks, Gimpel 2016, arXiv:1606.08415 (GELU, by the normal distribution or by
- *           tanh) */
+ * Source    Hendrycks, Gimpel 2016, arXiv:1606.08415 (GELU, by the normal distribution or
+ *           by tanh) */
 #include "kernels/cuda/operation.cuh"
 
-enum { LINEAR_THREADS = 256, SLICE_COLUMNS = 256 };
+enum { LINEAR_THREADS = 256, LINEAR_WARPS = LINEAR_THREADS / 32, SLICE_COLUMNS = 32 * LANE_ELEMS };
+enum { SLICE_SUMS = LINEAR_WARPS * SLICE_COLUMNS };
+static_assert(SLICE_COLUMNS == LINEAR_THREADS, "a thread adds the sums of the warps of a column");
 
 /* The switches have no default, so that the compiler reports a missing activation. */
 GPU_INLINE float compute_activation(float x, enum activation act)
@@ -21,9 +23,9 @@ GPU_INLINE float compute_activation(float x, enum activation act)
     case ACTIVATION_NONE:
         return x;
     case ACTIVATION_GELU_TANH:
-        return 0.5f * x * (1.0f + tanhf(0.7978845608f * (x + 0.044715f * x * x * x)));
+        return 0.5f * x * (1.0f + tanhf(SQRT_2_OVER_PI * (x + GELU_CUBIC * x * x * x)));
     case ACTIVATION_GELU_ERF:
-        return 0.5f * x * erfcf(-0.7071067812f * x);
+        return 0.5f * x * erfcf(-SQRT_HALF * x);
     case ACTIVATION_TANH:
         return tanhf(x);
     case ACTIVATION_RELU:
@@ -42,12 +44,12 @@ GPU_INLINE float compute_derivative(float x, enum activation act)
     case ACTIVATION_NONE:
         return 1.0f;
     case ACTIVATION_GELU_TANH: {
-        float t = tanhf(0.7978845608f * (x + 0.044715f * x * x * x));
-        float inner = 0.7978845608f * (1.0f + 3.0f * 0.044715f * x * x);
+        float t = tanhf(SQRT_2_OVER_PI * (x + GELU_CUBIC * x * x * x));
+        float inner = SQRT_2_OVER_PI * (1.0f + 3.0f * GELU_CUBIC * x * x);
         return 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * inner;
     }
     case ACTIVATION_GELU_ERF:
-        return 0.5f * erfcf(-0.7071067812f * x) + x * expf(-0.5f * x * x) * 0.3989422804f;
+        return 0.5f * erfcf(-SQRT_HALF * x) + x * expf(-0.5f * x * x) * INVERSE_SQRT_2_PI;
     case ACTIVATION_TANH:
         return 1.0f - tanhf(x) * tanhf(x);
     case ACTIVATION_RELU:
@@ -62,25 +64,25 @@ GPU_INLINE float compute_derivative(float x, enum activation act)
     return gpu_from_bits(0x7fc00000u);
 }
 
-/* y = act(a); or, with DERIVATIVE, y = dy act'(a), where dy may alias y. */
+/* Computes y = act(a) or, with DERIVATIVE, y = dy act'(a), where dy may alias y. */
 template <typename T, bool ALIGNED, bool DERIVATIVE>
 __global__ void __launch_bounds__(LINEAR_THREADS)
     activation_kernel(const matrix<T> y, const matrix<const T> dy, const matrix<const T> a,
                       int64_t rows, int64_t columns, enum activation act)
 {
-    int64_t eights = (columns + EIGHT - 1) / EIGHT;
+    int64_t eights = (columns + LANE_ELEMS - 1) / LANE_ELEMS;
     int64_t i = static_cast<int64_t>(blockIdx.x) * LINEAR_THREADS + threadIdx.x;
     if (i >= rows * eights) {
         return;
     }
-    int64_t n = i / eights, c = i % eights * EIGHT, left = columns - c;
-    float x[EIGHT], out[EIGHT] = {};
+    int64_t n = i / eights, c = i % eights * LANE_ELEMS, left = columns - c;
+    float x[LANE_ELEMS], out[LANE_ELEMS] = {};
     load_eight<ALIGNED>(x, a.data + n * a.stride + c, left);
     if (DERIVATIVE) {
         load_eight<ALIGNED>(out, dy.data + n * dy.stride + c, left);
     }
 #pragma unroll
-    for (int j = 0; j < EIGHT; j++) {
+    for (int j = 0; j < LANE_ELEMS; j++) {
         out[j] =
             DERIVATIVE ? out[j] * compute_derivative(x[j], act) : compute_activation(x[j], act);
     }
@@ -91,16 +93,16 @@ template <typename T, bool ALIGNED>
 __global__ void __launch_bounds__(LINEAR_THREADS)
     scale_rows(const matrix<T> x, int64_t rows, int64_t columns, float factor)
 {
-    int64_t eights = (columns + EIGHT - 1) / EIGHT;
+    int64_t eights = (columns + LANE_ELEMS - 1) / LANE_ELEMS;
     int64_t i = static_cast<int64_t>(blockIdx.x) * LINEAR_THREADS + threadIdx.x;
     if (i >= rows * eights) {
         return;
     }
-    int64_t n = i / eights, c = i % eights * EIGHT, left = columns - c;
-    float row[EIGHT];
+    int64_t n = i / eights, c = i % eights * LANE_ELEMS, left = columns - c;
+    float row[LANE_ELEMS];
     load_eight<ALIGNED>(row, x.data + n * x.stride + c, left);
 #pragma unroll
-    for (int j = 0; j < EIGHT; j++) {
+    for (int j = 0; j < LANE_ELEMS; j++) {
         row[j] *= factor;
     }
     store_eight<ALIGNED>(x.data + n * x.stride + c, row, left);
@@ -115,33 +117,35 @@ template <typename T> struct summed_columns {
     enum activation act;
 };
 
-/* Adds rows n, n + 8, ..., n + 8 (ROWS - 1) to the sums of the eight columns from c on. With
+/* Adds ROWS rows, n, n + LINEAR_WARPS, ..., to the sums of the eight columns from c on. With
  * DERIVATIVE, first multiplies the rows by act', rounds and stores them. */
 template <typename T, bool ALIGNED, bool DERIVATIVE, int ROWS>
-GPU_INLINE void add_rows(float (&sums)[EIGHT], const summed_columns<T> &s, int64_t n, int64_t c)
+GPU_INLINE void add_rows(float (&sums)[LANE_ELEMS], const summed_columns<T> &s, int64_t n,
+                         int64_t c)
 {
-    const int64_t left = ALIGNED ? int64_t{EIGHT} : s.columns - c;
+    const int64_t left = ALIGNED ? int64_t{LANE_ELEMS} : s.columns - c;
     eight_bits<T> bits[ROWS], saved[DERIVATIVE ? ROWS : 1];
 #pragma unroll
     for (int i = 0; i < ROWS; i++) {
-        load_bits<ALIGNED>(bits[i], s.dy.data + (n + 8 * i) * s.dy.stride + c, left);
+        load_bits<ALIGNED>(bits[i], s.dy.data + (n + LINEAR_WARPS * i) * s.dy.stride + c, left);
         if (DERIVATIVE) {
             load_bits<ALIGNED>(saved[DERIVATIVE ? i : 0],
-                               s.saved.data + (n + 8 * i) * s.saved.stride + c, left);
+                               s.saved.data + (n + LINEAR_WARPS * i) * s.saved.stride + c, left);
         }
     }
 #pragma unroll
     for (int i = 0; i < ROWS; i++) {
         if (DERIVATIVE) {
-            float x[EIGHT], out[EIGHT];
+            float x[LANE_ELEMS], out[LANE_ELEMS];
             convert_bits(x, saved[DERIVATIVE ? i : 0]);
             convert_bits(out, bits[i]);
 #pragma unroll
-            for (int j = 0; j < EIGHT; j++) {
+            for (int j = 0; j < LANE_ELEMS; j++) {
                 out[j] *= compute_derivative(x[j], s.act);
             }
             round_eight_bits(bits[i], out);
-            store_bits<ALIGNED>(s.dx.data + (n + 8 * i) * s.dx.stride + c, bits[i], left);
+            store_bits<ALIGNED>(s.dx.data + (n + LINEAR_WARPS * i) * s.dx.stride + c, bits[i],
+                                left);
         }
         add_eight(sums, bits[i]);
     }
@@ -151,29 +155,29 @@ template <typename T, bool ALIGNED, bool DERIVATIVE>
 __global__ void __launch_bounds__(LINEAR_THREADS)
     sum_column_slices(float *parts, const summed_columns<T> s)
 {
-    GPU_SHARED(float, scratch, 8 * SLICE_COLUMNS);
+    GPU_SHARED(float, scratch, SLICE_SUMS);
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    int64_t c = static_cast<int64_t>(blockIdx.x) * SLICE_COLUMNS + lane * EIGHT;
+    int64_t c = static_cast<int64_t>(blockIdx.x) * SLICE_COLUMNS + lane * LANE_ELEMS;
     int64_t from = s.rows * blockIdx.y / gridDim.y, to = s.rows * (blockIdx.y + 1) / gridDim.y;
     const int loads = (DERIVATIVE ? 4 : 16) / sizeof(T); /* rows that a thread loads, then adds */
     int64_t n = c < s.columns ? from + warp : to;
-    float sums[EIGHT] = {};
-    for (; n + 8 * (loads - 1) < to; n += 8 * loads) {
+    float sums[LANE_ELEMS] = {};
+    for (; n + LINEAR_WARPS * (loads - 1) < to; n += LINEAR_WARPS * loads) {
         add_rows<T, ALIGNED, DERIVATIVE, loads>(sums, s, n, c);
     }
-    for (; n < to; n += 8) {
+    for (; n < to; n += LINEAR_WARPS) {
         add_rows<T, ALIGNED, DERIVATIVE, 1>(sums, s, n, c);
     }
-    for (int j = 0; j < EIGHT; j++) {
+    for (int j = 0; j < LANE_ELEMS; j++) {
         scratch[warp * SLICE_COLUMNS + j * 32 + lane] = sums[j];
     }
     __syncthreads();
     /* Thread (j, lane) sums column 8 lane + j: the lanes of a warp read different banks. */
     float sum = 0;
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < LINEAR_WARPS; i++) {
         sum += scratch[i * SLICE_COLUMNS + threadIdx.x];
     }
-    int64_t column = static_cast<int64_t>(blockIdx.x) * SLICE_COLUMNS + lane * EIGHT + warp;
+    int64_t column = static_cast<int64_t>(blockIdx.x) * SLICE_COLUMNS + lane * LANE_ELEMS + warp;
     if (column < s.columns) {
         parts[blockIdx.y * s.columns + column] = sum;
     }
@@ -210,7 +214,8 @@ template <bool DERIVATIVE>
 static status launch_activation(struct kernels *k, struct tensor y, struct tensor dy,
                                 struct tensor a, enum activation act)
 {
-    unsigned blocks = count_blocks(y.rows * ((y.columns + EIGHT - 1) / EIGHT), LINEAR_THREADS);
+    unsigned blocks =
+        count_blocks(y.rows * ((y.columns + LANE_ELEMS - 1) / LANE_ELEMS), LINEAR_THREADS);
     FOR_TYPE(k->dtype,
              operation_is_aligned(y) && operation_is_aligned(dy) && operation_is_aligned(a),
              LAUNCH(k, (activation_kernel<T, ALIGNED, DERIVATIVE>), blocks, LINEAR_THREADS, 0,
@@ -283,7 +288,8 @@ extern "C" status cuda_activation_forward(struct kernels *k, struct tensor y, st
 
 extern "C" status cuda_op_scale(struct kernels *k, struct tensor x, float factor)
 {
-    unsigned blocks = count_blocks(x.rows * ((x.columns + EIGHT - 1) / EIGHT), LINEAR_THREADS);
+    unsigned blocks =
+        count_blocks(x.rows * ((x.columns + LANE_ELEMS - 1) / LANE_ELEMS), LINEAR_THREADS);
     if (blocks == 0) {
         return STATUS_OK;
     }
@@ -304,7 +310,7 @@ static status launch_fill(struct kernels *k, struct tensor c, struct tensor row)
 {
     const int64_t tall = 1024;
     dim3 grid(count_blocks(c.columns, LINEAR_THREADS),
-              static_cast<unsigned>(min_int64(c.rows, tall)));
+              static_cast<unsigned>(number_min(c.rows, tall)));
     LAUNCH(k, (fill_rows<T, ROW>), grid, LINEAR_THREADS, 0, make_matrix<T>(c),
            static_cast<const ROW *>(row.data), c.rows, c.columns);
     return STATUS_OK;
@@ -319,14 +325,14 @@ extern "C" status cuda_fill_rows(struct kernels *k, struct tensor c, struct tens
                                   : launch_fill<bf16, bf16>(k, c, row);
 }
 
-/* Sums the columns of dy. With DERIVATIVE, computes and stores dx = dy act' and sums the columns of
- * dx. */
+/* Sums the columns of dy. With DERIVATIVE, computes and stores dx = dy act' and sums the columns
+ * of dx. */
 template <bool DERIVATIVE>
 static status launch_column_sums(struct kernels *k, struct bias_gradient sums, struct tensor dx,
                                  struct tensor dy, struct tensor saved, enum activation act,
                                  void *scratch)
 {
-    int64_t slices = min_int64(dy.rows, CUDA_COLUMN_SLICES);
+    int64_t slices = number_min(dy.rows, CUDA_COLUMN_SLICES);
     float *parts = static_cast<float *>(scratch);
     dim3 grid(count_blocks(dy.columns, SLICE_COLUMNS), static_cast<unsigned>(slices));
     FOR_TYPE(k->dtype,
@@ -351,16 +357,6 @@ extern "C" status cuda_column_sums(struct kernels *k, struct bias_gradient sums,
                                      scratch);
 }
 
-/* Returns scratch memory for column sums in *memory. It is valid until the next operation. */
-static status take_column_sums(struct kernels *k, int64_t columns, void **memory)
-{
-    struct arena *scratch = &cuda_get_state(k)->scratch;
-    size_t mark = arena_mark(scratch);
-    TRY(arena_take(scratch, cuda_column_sums_scratch(columns), memory));
-    arena_release(scratch, mark);
-    return STATUS_OK;
-}
-
 extern "C" status cuda_bias_gradient(struct kernels *k, struct bias_gradient dbias,
                                      struct tensor dy)
 {
@@ -368,7 +364,7 @@ extern "C" status cuda_bias_gradient(struct kernels *k, struct bias_gradient dbi
     if (dy.rows == 0) {
         return STATUS_OK;
     }
-    TRY(take_column_sums(k, dy.columns, &memory));
+    TRY(cuda_take_scratch(k, cuda_column_sums_scratch(dy.columns), &memory));
     return cuda_column_sums(k, dbias, dy, memory);
 }
 
@@ -380,7 +376,7 @@ extern "C" status cuda_activation_backward_sums(struct kernels *k, struct tensor
     if (dy.rows == 0) {
         return STATUS_OK;
     }
-    TRY(take_column_sums(k, dy.columns, &memory));
+    TRY(cuda_take_scratch(k, cuda_column_sums_scratch(dy.columns), &memory));
     return launch_column_sums<true>(k, dbias, dx, dy, saved, act, memory);
 }
 

@@ -1,16 +1,17 @@
 /* Residual addition fused with LayerNorm or RMSNorm, and its backward pass.
  *
  * Forward   z = x + drop(delta);  h = (z - mean) r;  y = h gamma + beta, with
- *           r = 1 / sqrt(mean((z - mean)^2) + epsilon). RMSNorm uses mean = 0.
- *           The norm uses z rounded to its storage type, as the backward pass reads it.
+ *           r = 1 / sqrt(mean((z - mean)^2) + epsilon). RMSNorm uses mean = 0. A norm without a
+ *           weight has gamma = 1. The norm uses z rounded to its storage type, as the backward pass
+ *           reads it.
  * Backward  g = dy gamma;  dz += r (g - mean(g) - h mean(g h)), without mean(g) for RMSNorm;
  *           dgamma += sum over rows of dy h;  dbeta += sum over rows of dy;
  *           dbias (+)= sum over rows of drop'(dz), rounded to its storage type.
  * Launch    A team of threads processes one row at a time; its size is a multiple of 32.
  *           Forward: a team is a block, a thread has eight elements of FORWARD_ROWS rows, grid
  *           ceil(N / FORWARD_ROWS), 1 KiB of shared memory. Backward: a thread has CHUNKS groups of
- *           eight elements, a block has as many teams as fit into BACKWARD_THREADS, grid
- *           min(N, CUDA_NORM_BLOCKS), at most 97 KiB of shared memory
+ *           eight elements, grid min(N, CUDA_NORM_BLOCKS). A block has one team for each of its
+ *           rows, at most as many as fit into BACKWARD_THREADS, and at most 97 KiB of shared memory
  * Memory    Outputs may alias inputs, so the compiler moves no load before a store. A thread
  *           therefore loads the elements of all its rows before it uses or stores any, and the
  *           loads overlap. In the backward pass cp.async copies the next row to shared memory while
@@ -25,7 +26,7 @@
 enum {
     NORM_THREADS = 1024,
     NORM_WARPS = NORM_THREADS / 32,
-    NORM_WIDTH_MAX = NORM_THREADS * EIGHT,
+    NORM_WIDTH_MAX = NORM_THREADS * LANE_ELEMS,
     FORWARD_ROWS = 2,
     BACKWARD_THREADS = 512,
     CHUNKS = 2,    /* groups of eight elements of a thread in the backward pass */
@@ -58,7 +59,7 @@ template <typename T> struct backward_task {
     int64_t rows;
     int columns;
     bool layer, sums_bias;
-    enum norm_residual stream;
+    enum norm_residual residual;
     float inverse_columns, dropout_scale;
     struct dropout dropout;
 };
@@ -69,10 +70,10 @@ template <typename T> struct backward_task {
 template <bool ALONE, int COUNT> GPU_INLINE void sum_over_team(float (&x)[COUNT], float *scratch)
 {
 #pragma unroll
-    for (int with = 16; with > 0; with /= 2) {
+    for (int lane_mask = 16; lane_mask > 0; lane_mask /= 2) {
 #pragma unroll
         for (int i = 0; i < COUNT; i++) {
-            x[i] += __shfl_xor_sync(~0u, x[i], with);
+            x[i] += __shfl_xor_sync(~0u, x[i], lane_mask);
         }
     }
     if (blockDim.x == 32) {
@@ -102,11 +103,25 @@ template <bool ALONE, int COUNT> GPU_INLINE void sum_over_team(float (&x)[COUNT]
     }
 }
 
+/* Loads eight elements of gamma; nullptr: 1. */
+template <bool ALIGNED>
+GPU_INLINE void load_gamma(float (&x)[LANE_ELEMS], const float *gamma, int c, int left)
+{
+    if (gamma != nullptr) {
+        load_eight<ALIGNED>(x, gamma + c, left);
+        return;
+    }
+#pragma unroll
+    for (int j = 0; j < LANE_ELEMS; j++) {
+        x[j] = 1.0f;
+    }
+}
+
 /* Loads the thread's elements of the rows of z. If delta is present, adds it, stores the sum and
  * returns it as stored. left[i]: as in load_eight for row n + i. */
 template <typename T, bool ALIGNED>
-GPU_INLINE void load_residual(float (&z)[FORWARD_ROWS][EIGHT], const forward_task<T> &f, int64_t n,
-                              int c, const int (&left)[FORWARD_ROWS])
+GPU_INLINE void load_residual(float (&z)[FORWARD_ROWS][LANE_ELEMS], const forward_task<T> &f,
+                              int64_t n, int c, const int (&left)[FORWARD_ROWS])
 {
     eight_bits<T> x[FORWARD_ROWS], delta[FORWARD_ROWS];
 #pragma unroll
@@ -126,12 +141,12 @@ GPU_INLINE void load_residual(float (&z)[FORWARD_ROWS][EIGHT], const forward_tas
     }
 #pragma unroll
     for (int i = 0; i < FORWARD_ROWS; i++) {
-        float d[EIGHT];
+        float d[LANE_ELEMS];
         convert_bits(z[i], x[i]);
         convert_bits(d, delta[i]);
         dropout_apply_eight(d, f.dropout, (n + i) * f.columns + c);
 #pragma unroll
-        for (int j = 0; j < EIGHT; j++) {
+        for (int j = 0; j < LANE_ELEMS; j++) {
             z[i][j] += d[j];
         }
         round_eight_bits(x[i], z[i]);
@@ -145,8 +160,8 @@ __global__ void __launch_bounds__(NORM_THREADS) norm_forward(const forward_task<
 {
     GPU_SHARED(float, scratch, 2 * FORWARD_ROWS * NORM_WARPS);
     const int64_t n = static_cast<int64_t>(blockIdx.x) * FORWARD_ROWS;
-    const int c = static_cast<int>(threadIdx.x) * EIGHT;
-    float z[FORWARD_ROWS][EIGHT], gamma[EIGHT] = {}, beta[EIGHT] = {};
+    const int c = static_cast<int>(threadIdx.x) * LANE_ELEMS;
+    float z[FORWARD_ROWS][LANE_ELEMS], gamma[LANE_ELEMS] = {}, beta[LANE_ELEMS] = {};
     float mean[FORWARD_ROWS] = {}, r[FORWARD_ROWS] = {};
     int left[FORWARD_ROWS];
 #pragma unroll
@@ -157,7 +172,7 @@ __global__ void __launch_bounds__(NORM_THREADS) norm_forward(const forward_task<
     if (f.y.data == nullptr) {
         return;
     }
-    load_eight<ALIGNED>(gamma, f.gamma + c, f.columns - c);
+    load_gamma<ALIGNED>(gamma, f.gamma, c, f.columns - c);
     if (f.beta != nullptr) {
         load_eight<ALIGNED>(beta, f.beta + c, f.columns - c);
     }
@@ -165,7 +180,7 @@ __global__ void __launch_bounds__(NORM_THREADS) norm_forward(const forward_task<
 #pragma unroll
         for (int i = 0; i < FORWARD_ROWS; i++) {
 #pragma unroll
-            for (int j = 0; j < EIGHT; j++) {
+            for (int j = 0; j < LANE_ELEMS; j++) {
                 mean[i] += z[i][j];
             }
         }
@@ -178,7 +193,7 @@ __global__ void __launch_bounds__(NORM_THREADS) norm_forward(const forward_task<
 #pragma unroll
     for (int i = 0; i < FORWARD_ROWS; i++) {
 #pragma unroll
-        for (int j = 0; j < EIGHT; j++) {
+        for (int j = 0; j < LANE_ELEMS; j++) {
             z[i][j] -= mean[i];
             r[i] += ALIGNED || j < left[i] ? z[i][j] * z[i][j] : 0.0f;
         }
@@ -194,7 +209,7 @@ __global__ void __launch_bounds__(NORM_THREADS) norm_forward(const forward_task<
             statistics[1] = r[i];
         }
 #pragma unroll
-        for (int j = 0; j < EIGHT; j++) {
+        for (int j = 0; j < LANE_ELEMS; j++) {
             z[i][j] = z[i][j] * r[i] * gamma[j] + beta[j];
         }
         store_eight<ALIGNED>(f.y.data + (n + i) * f.y.stride + c, z[i], left[i]);
@@ -216,7 +231,7 @@ GPU_INLINE row_pointers<T> get_row(const backward_task<T> &b, int64_t n, int c)
 }
 
 /* The copies of a thread: for each chunk of two rows, [COPIES][threads]. */
-enum { COPY_Z, COPY_DY, COPY_STREAM, COPIES };
+enum { COPY_Z, COPY_DY, COPY_RESIDUAL, COPIES };
 
 /* Starts to copy elements from `offset` on to shared memory. Only the thread itself reads them, so
  * no barrier is needed. */
@@ -227,14 +242,14 @@ GPU_INLINE void copy_chunk(uint4 *to, const backward_task<T> &b, const row_point
     const unsigned threads = blockDim.x * blockDim.y;
     gpu_copy_async(to + COPY_Z * threads, row.z + offset, true);
     gpu_copy_async(to + COPY_DY * threads, row.dy + offset, true);
-    if (b.stream != NORM_RESIDUAL_NONE) {
-        gpu_copy_async(to + COPY_STREAM * threads, row.dz + offset, true);
+    if (b.residual != NORM_RESIDUAL_NONE) {
+        gpu_copy_async(to + COPY_RESIDUAL * threads, row.dz + offset, true);
     }
 }
 
 /* Loads eight elements from p, or from their copy if the kernel makes copies. */
 template <bool ALIGNED>
-GPU_INLINE void load_or_copy(float (&x)[EIGHT], const bf16 *p, const uint4 *copy, int left)
+GPU_INLINE void load_or_copy(float (&x)[LANE_ELEMS], const bf16 *p, const uint4 *copy, int left)
 {
     if (ALIGNED) {
         const eight_bits<bf16> bits = {{*copy}};
@@ -244,24 +259,25 @@ GPU_INLINE void load_or_copy(float (&x)[EIGHT], const bf16 *p, const uint4 *copy
     }
 }
 template <bool ALIGNED>
-GPU_INLINE void load_or_copy(float (&x)[EIGHT], const float *p, const uint4 *, int left)
+GPU_INLINE void load_or_copy(float (&x)[LANE_ELEMS], const float *p, const uint4 *, int left)
 {
     load_eight<ALIGNED>(x, p, left);
 }
 
-/* Adds the sums of the teams in their order and stores those of the block. shared: shared memory,
- * [SUMS][CHUNKS][EIGHT][threads of a team]. */
+/* Adds the sums of the teams in their order and stores the sums of the block. shared: shared
+ * memory, [SUMS][CHUNKS][LANE_ELEMS][threads of a team]. */
 template <bool ALIGNED>
 GPU_INLINE void store_parts(float *parts, float *shared, int columns,
-                            float (&sums)[SUMS][CHUNKS][EIGHT])
+                            float (&sums)[SUMS][CHUNKS][LANE_ELEMS])
 {
     __syncthreads();
     for (unsigned team = 0; team < blockDim.y; team++) {
         if (team == threadIdx.y) {
 #pragma unroll
-            for (int i = 0; i < SUMS * CHUNKS * EIGHT; i++) {
+            for (int i = 0; i < SUMS * CHUNKS * LANE_ELEMS; i++) {
                 float *before = shared + i * blockDim.x + threadIdx.x;
-                float &sum = sums[i / (CHUNKS * EIGHT)][i / EIGHT % CHUNKS][i % EIGHT];
+                float &sum =
+                    sums[i / (CHUNKS * LANE_ELEMS)][i / LANE_ELEMS % CHUNKS][i % LANE_ELEMS];
                 sum += team > 0 ? *before : 0.0f;
                 *before = sum;
             }
@@ -273,7 +289,7 @@ GPU_INLINE void store_parts(float *parts, float *shared, int columns,
     }
 #pragma unroll
     for (int i = 0; i < SUMS * CHUNKS; i++) {
-        int c = static_cast<int>(i % CHUNKS * blockDim.x + threadIdx.x) * EIGHT;
+        int c = static_cast<int>(i % CHUNKS * blockDim.x + threadIdx.x) * LANE_ELEMS;
         store_eight<ALIGNED>(parts + i / CHUNKS * columns + c, sums[i / CHUNKS][i % CHUNKS],
                              columns - c);
     }
@@ -286,15 +302,15 @@ __global__ void __launch_bounds__(BACKWARD_THREADS) norm_backward(const backward
     constexpr bool COPIED = ALIGNED && sizeof(T) == sizeof(bf16);
     GPU_SHARED(float, scratch, 2 * 2 * BACKWARD_THREADS / 32);
     GPU_SHARED_DYNAMIC(uint4, copies);
-    const int c = static_cast<int>(threadIdx.x) * EIGHT, left = b.columns - c;
-    const int step = static_cast<int>(blockDim.x) * EIGHT; /* between the chunks of a thread */
+    const int c = static_cast<int>(threadIdx.x) * LANE_ELEMS, left = b.columns - c;
+    const int step = static_cast<int>(blockDim.x) * LANE_ELEMS; /* between the chunks of a thread */
     const unsigned threads = blockDim.x * blockDim.y, chunk_copies = COPIES * threads;
     const int64_t team = blockIdx.x * blockDim.y + threadIdx.y, teams = gridDim.x * blockDim.y;
     const int64_t end = b.rows * (team + 1) / teams;
     uint4 *own_copies = copies + threadIdx.y * blockDim.x + threadIdx.x;
     float *own_scratch = scratch + 2 * threadIdx.y * (blockDim.x / 32);
     unsigned half = 0; /* half of the copies and the scratch; the next row uses the other half */
-    float row_sums[SUMS][CHUNKS][EIGHT] = {};
+    float row_sums[SUMS][CHUNKS][LANE_ELEMS] = {};
     int64_t n = b.rows * team / teams;
     const row_pointers<T> first = get_row(b, n, c);
     for (int j = 0; COPIED && j < CHUNKS; j++) {
@@ -322,7 +338,7 @@ __global__ void __launch_bounds__(BACKWARD_THREADS) norm_backward(const backward
         }
         gpu_copy_commit();
         gpu_copy_wait<1>();
-        float g[CHUNKS][EIGHT], means[2] = {};
+        float g[CHUNKS][LANE_ELEMS], means[2] = {};
 #pragma unroll
         for (int j = 0; j < CHUNKS; j++) {
             const int offset = j * step, chunk_left = left - offset;
@@ -330,21 +346,21 @@ __global__ void __launch_bounds__(BACKWARD_THREADS) norm_backward(const backward
                 continue;
             }
             const uint4 *copy = stage + j * chunk_copies;
-            float h[EIGHT], gamma[EIGHT];
+            float h[LANE_ELEMS], gamma[LANE_ELEMS];
             load_or_copy<ALIGNED>(h, row.z + offset, copy + COPY_Z * threads, chunk_left);
             load_or_copy<ALIGNED>(g[j], row.dy + offset, copy + COPY_DY * threads, chunk_left);
-            load_eight<ALIGNED>(gamma, b.gamma + c + offset, chunk_left);
+            load_gamma<ALIGNED>(gamma, b.gamma, c + offset, chunk_left);
             if (POST) {
-                float stream[EIGHT];
-                load_or_copy<ALIGNED>(stream, row.dz + offset, copy + COPY_STREAM * threads,
+                float residual[LANE_ELEMS];
+                load_or_copy<ALIGNED>(residual, row.dz + offset, copy + COPY_RESIDUAL * threads,
                                       chunk_left);
 #pragma unroll
-                for (int i = 0; i < EIGHT; i++) {
-                    g[j][i] += stream[i];
+                for (int i = 0; i < LANE_ELEMS; i++) {
+                    g[j][i] += residual[i];
                 }
             }
 #pragma unroll
-            for (int i = 0; i < EIGHT; i++) {
+            for (int i = 0; i < LANE_ELEMS; i++) {
                 h[i] = (h[i] - mean) * r;
                 row_sums[SUM_BETA][j][i] += g[j][i];
                 row_sums[SUM_GAMMA][j][i] += g[j][i] * h[i];
@@ -363,14 +379,14 @@ __global__ void __launch_bounds__(BACKWARD_THREADS) norm_backward(const backward
                 continue;
             }
             const uint4 *copy = stage + j * chunk_copies;
-            float h[EIGHT], dz[EIGHT] = {};
+            float h[LANE_ELEMS], dz[LANE_ELEMS] = {};
             load_or_copy<ALIGNED>(h, row.z + offset, copy + COPY_Z * threads, chunk_left);
-            if (b.stream == NORM_RESIDUAL_PRE) {
-                load_or_copy<ALIGNED>(dz, row.dz + offset, copy + COPY_STREAM * threads,
+            if (b.residual == NORM_RESIDUAL_PRE) {
+                load_or_copy<ALIGNED>(dz, row.dz + offset, copy + COPY_RESIDUAL * threads,
                                       chunk_left);
             }
 #pragma unroll
-            for (int i = 0; i < EIGHT; i++) {
+            for (int i = 0; i < LANE_ELEMS; i++) {
                 dz[i] += r * (g[j][i] - mean_g - (h[i] - mean) * r * mean_gh);
             }
             eight_bits<T> bits;
@@ -413,11 +429,13 @@ static unsigned count_team_threads(int64_t columns, int elements)
 template <typename T, bool ALIGNED>
 static status launch_backward(struct kernels *k, const backward_task<T> &b, unsigned blocks)
 {
-    const unsigned threads = count_team_threads(b.columns, CHUNKS * EIGHT);
-    const unsigned teams = static_cast<unsigned>(min_int64(BACKWARD_THREADS / threads, TEAMS_MAX));
+    const unsigned threads = count_team_threads(b.columns, CHUNKS * LANE_ELEMS);
+    const int64_t teams_max = number_min(BACKWARD_THREADS / threads, TEAMS_MAX);
+    const unsigned teams =
+        static_cast<unsigned>(number_min(teams_max, (b.rows + blocks - 1) / blocks));
     const dim3 block(threads, teams);
     const size_t shared_bytes = 2 * CHUNKS * COPIES * sizeof(uint4) * threads * teams;
-    if (b.stream == NORM_RESIDUAL_POST) {
+    if (b.residual == NORM_RESIDUAL_POST) {
         LAUNCH(k, (norm_backward<T, ALIGNED, true>), blocks, block, shared_bytes, b);
     } else {
         LAUNCH(k, (norm_backward<T, ALIGNED, false>), blocks, block, shared_bytes, b);
@@ -454,7 +472,7 @@ extern "C" status cuda_residual_norm_forward(struct kernels *k, struct tensor z,
                              1.0f / static_cast<float>(x.columns),
                              dropout};
         LAUNCH(k, (norm_forward<T, ALIGNED>), count_blocks(x.rows, FORWARD_ROWS),
-               count_team_threads(x.columns, EIGHT), 0, f);
+               count_team_threads(x.columns, LANE_ELEMS), 0, f);
     });
     return STATUS_OK;
 }
@@ -464,20 +482,17 @@ extern "C" status cuda_residual_norm_backward(struct kernels *k, struct tensor d
                                               struct tensor dbeta, struct bias_gradient dbias,
                                               struct tensor dy, struct tensor z,
                                               struct tensor statistics, struct tensor gamma,
-                                              enum norm_kind kind, enum norm_residual stream,
+                                              enum norm_kind kind, enum norm_residual residual,
                                               struct dropout dropout)
 {
     TRY(check_width(z.columns));
     if (z.rows == 0) {
         return STATUS_OK;
     }
-    const int64_t blocks = min_int64(z.rows, CUDA_NORM_BLOCKS);
-    struct arena *scratch = &cuda_get_state(k)->scratch;
-    size_t mark = arena_mark(scratch);
+    const int64_t blocks = number_min(z.rows, CUDA_NORM_BLOCKS);
     void *memory;
-    TRY(arena_take(scratch, static_cast<size_t>(blocks * SUMS * z.columns) * sizeof(float),
-                   &memory));
-    arena_release(scratch, mark);
+    TRY(cuda_take_scratch(k, static_cast<size_t>(blocks * SUMS * z.columns) * sizeof(float),
+                          &memory));
     float *parts = static_cast<float *>(memory);
     bool aligned = operation_is_aligned(dz) && operation_is_aligned(ddelta) &&
                    operation_is_aligned(dy) && operation_is_aligned(z) &&
@@ -495,7 +510,7 @@ extern "C" status cuda_residual_norm_backward(struct kernels *k, struct tensor d
                               static_cast<int>(z.columns),
                               kind == NORM_LAYER,
                               dbias.sums.data != nullptr,
-                              stream,
+                              residual,
                               1.0f / static_cast<float>(z.columns),
                               dropout_scale(dropout.probability),
                               dropout};

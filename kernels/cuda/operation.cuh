@@ -7,6 +7,7 @@
 #include "kernels/cuda/gpu.cuh"
 
 extern "C" {
+#include "base/number.h"
 #include "kernels/cuda/cuda.h"
 }
 
@@ -62,12 +63,7 @@ static inline status launch_kernel(struct kernels *k, const char *name, void (*k
 
 static inline unsigned count_blocks(int64_t items, int64_t each)
 {
-    return static_cast<unsigned>((items + each - 1) / each);
-}
-
-static inline int64_t min_int64(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
+    return static_cast<unsigned>(number_divide_up(items, each));
 }
 
 /* operation_is_aligned - return whether each row can be read 16 bytes at a time: the address is a
@@ -80,7 +76,15 @@ static inline bool operation_is_aligned(struct tensor t)
 
 /* ---- device ---- */
 
-enum { FOUR = 4, EIGHT = 8 };
+/* VECTOR_ELEMS: the f32 elements of a 16-byte access. LANE_ELEMS: the consecutive elements that a
+ * lane usually processes. */
+enum { VECTOR_ELEMS = 4, LANE_ELEMS = 8 };
+
+/* Constants of GELU, which is x/2 erfc(-x sqrt(1/2)), or x/2 (1 + tanh(sqrt(2/pi) (x +
+ * GELU_CUBIC x^3))). */
+constexpr float SQRT_HALF = 0.7071067812f, SQRT_2_OVER_PI = 0.7978845608f;
+constexpr float INVERSE_SQRT_2_PI = 0.3989422804f; /* of the normal density */
+constexpr float GELU_CUBIC = 0.044715f, LOG2_E = 1.44269504f;
 
 /* Eight elements as they are stored. In bf16, elements that are not yet converted need half as many
  * registers, and no instruction waits for their load. */
@@ -99,12 +103,12 @@ GPU_INLINE void load_bits(eight_bits<T> &bits, const T *p, int64_t left)
     if (ALIGNED && left > 0) {
 #pragma unroll
         for (size_t i = 0; i < sizeof(T) / 2; i++) {
-            bits.words[i] = gpu_load16(p + i * EIGHT / (sizeof(T) / 2));
+            bits.words[i] = gpu_load16(p + i * LANE_ELEMS / (sizeof(T) / 2));
         }
     } else if (!ALIGNED) {
-        T x[EIGHT];
+        T x[LANE_ELEMS];
 #pragma unroll
-        for (int i = 0; i < EIGHT; i++) {
+        for (int i = 0; i < LANE_ELEMS; i++) {
             x[i] = i < left ? p[i] : T{};
         }
         memcpy(&bits, x, sizeof bits);
@@ -112,7 +116,7 @@ GPU_INLINE void load_bits(eight_bits<T> &bits, const T *p, int64_t left)
 }
 
 /* convert_bits - convert eight elements to f32. */
-GPU_INLINE void convert_bits(float (&x)[EIGHT], const eight_bits<float> &bits)
+GPU_INLINE void convert_bits(float (&x)[LANE_ELEMS], const eight_bits<float> &bits)
 {
 #pragma unroll
     for (int i = 0; i < 2; i++) {
@@ -122,7 +126,7 @@ GPU_INLINE void convert_bits(float (&x)[EIGHT], const eight_bits<float> &bits)
         x[4 * i + 3] = gpu_from_bits(bits.words[i].w);
     }
 }
-GPU_INLINE void convert_bits(float (&x)[EIGHT], const eight_bits<bf16> &bits)
+GPU_INLINE void convert_bits(float (&x)[LANE_ELEMS], const eight_bits<bf16> &bits)
 {
     const uint32_t words[4] = {bits.words[0].x, bits.words[0].y, bits.words[0].z, bits.words[0].w};
 #pragma unroll
@@ -133,19 +137,20 @@ GPU_INLINE void convert_bits(float (&x)[EIGHT], const eight_bits<bf16> &bits)
 }
 
 /* add_eight - convert eight elements and add each one to its sum. */
-template <typename T> GPU_INLINE void add_eight(float (&sums)[EIGHT], const eight_bits<T> &bits)
+template <typename T>
+GPU_INLINE void add_eight(float (&sums)[LANE_ELEMS], const eight_bits<T> &bits)
 {
-    float x[EIGHT];
+    float x[LANE_ELEMS];
     convert_bits(x, bits);
 #pragma unroll
-    for (int i = 0; i < EIGHT; i++) {
+    for (int i = 0; i < LANE_ELEMS; i++) {
         sums[i] += x[i];
     }
 }
 
 /* load_eight - load_bits and convert_bits. */
 template <bool ALIGNED, typename T>
-GPU_INLINE void load_eight(float (&x)[EIGHT], const T *p, int64_t left)
+GPU_INLINE void load_eight(float (&x)[LANE_ELEMS], const T *p, int64_t left)
 {
     eight_bits<T> bits;
     load_bits<ALIGNED>(bits, p, left);
@@ -153,7 +158,7 @@ GPU_INLINE void load_eight(float (&x)[EIGHT], const T *p, int64_t left)
 }
 
 /* round_eight_bits - round eight elements to their type. */
-GPU_INLINE void round_eight_bits(eight_bits<float> &bits, const float (&x)[EIGHT])
+GPU_INLINE void round_eight_bits(eight_bits<float> &bits, const float (&x)[LANE_ELEMS])
 {
 #pragma unroll
     for (int i = 0; i < 2; i++) {
@@ -161,26 +166,26 @@ GPU_INLINE void round_eight_bits(eight_bits<float> &bits, const float (&x)[EIGHT
                          gpu_bits(x[4 * i + 3])};
     }
 }
-GPU_INLINE void round_eight_bits(eight_bits<bf16> &bits, const float (&x)[EIGHT])
+GPU_INLINE void round_eight_bits(eight_bits<bf16> &bits, const float (&x)[LANE_ELEMS])
 {
     bits.words[0] = {gpu_pack(x[0], x[1]), gpu_pack(x[2], x[3]), gpu_pack(x[4], x[5]),
                      gpu_pack(x[6], x[7])};
 }
 
-/* store_bits - store eight elements. The arguments are those of load_bits. */
+/* store_bits - store eight elements. The arguments are as in load_bits. */
 template <bool ALIGNED, typename T>
 GPU_INLINE void store_bits(T *p, const eight_bits<T> &bits, int64_t left)
 {
     if (ALIGNED && left > 0) {
 #pragma unroll
         for (size_t i = 0; i < sizeof(T) / 2; i++) {
-            gpu_store16(p + i * EIGHT / (sizeof(T) / 2), bits.words[i]);
+            gpu_store16(p + i * LANE_ELEMS / (sizeof(T) / 2), bits.words[i]);
         }
     } else if (!ALIGNED) {
-        T x[EIGHT];
+        T x[LANE_ELEMS];
         memcpy(x, &bits, sizeof bits);
 #pragma unroll
-        for (int i = 0; i < EIGHT; i++) {
+        for (int i = 0; i < LANE_ELEMS; i++) {
             if (i < left) {
                 p[i] = x[i];
             }
@@ -190,7 +195,7 @@ GPU_INLINE void store_bits(T *p, const eight_bits<T> &bits, int64_t left)
 
 /* store_eight - round_eight_bits and store_bits. */
 template <bool ALIGNED, typename T>
-GPU_INLINE void store_eight(T *p, const float (&x)[EIGHT], int64_t left)
+GPU_INLINE void store_eight(T *p, const float (&x)[LANE_ELEMS], int64_t left)
 {
     eight_bits<T> bits;
     round_eight_bits(bits, x);
@@ -205,9 +210,9 @@ template <bool ALIGNED> GPU_INLINE void load_four(float *x, const float *p, int6
     if (ALIGNED && left > 0) {
         bits = gpu_load16(p);
     }
-    const uint32_t words[FOUR] = {bits.x, bits.y, bits.z, bits.w};
+    const uint32_t words[VECTOR_ELEMS] = {bits.x, bits.y, bits.z, bits.w};
 #pragma unroll
-    for (int i = 0; i < FOUR; i++) {
+    for (int i = 0; i < VECTOR_ELEMS; i++) {
         x[i] = ALIGNED ? gpu_from_bits(words[i]) : i < left ? p[i] : 0.0f;
     }
 }
@@ -218,7 +223,7 @@ template <bool ALIGNED> GPU_INLINE void load_four(float *x, const bf16 *p, int64
         bits = *reinterpret_cast<const uint64_t *>(p);
     }
 #pragma unroll
-    for (int i = 0; i < FOUR; i++) {
+    for (int i = 0; i < VECTOR_ELEMS; i++) {
         bf16 element = static_cast<bf16>(bits >> (16 * i));
         x[i] = gpu_float(ALIGNED ? element : i < left ? p[i] : bf16{});
     }
@@ -229,7 +234,7 @@ template <bool ALIGNED> GPU_INLINE void store_four(float *p, const float *x, int
         gpu_store16(p, {gpu_bits(x[0]), gpu_bits(x[1]), gpu_bits(x[2]), gpu_bits(x[3])});
     }
 #pragma unroll
-    for (int i = 0; i < FOUR; i++) {
+    for (int i = 0; i < VECTOR_ELEMS; i++) {
         if (!ALIGNED && i < left) {
             p[i] = x[i];
         }
@@ -242,7 +247,7 @@ template <bool ALIGNED> GPU_INLINE void store_four(bf16 *p, const float *x, int6
             uint64_t{gpu_pack(x[2], x[3])} << 32 | gpu_pack(x[0], x[1]);
     }
 #pragma unroll
-    for (int i = 0; i < FOUR; i++) {
+    for (int i = 0; i < VECTOR_ELEMS; i++) {
         if (!ALIGNED && i < left) {
             p[i] = gpu_bf16(x[i]);
         }
@@ -255,8 +260,8 @@ template <bool ALIGNED> GPU_INLINE void store_four(bf16 *p, const float *x, int6
 template <int TEAM> GPU_INLINE float team_sum(float x, float *scratch)
 {
 #pragma unroll
-    for (int with = 16; with > 0; with /= 2) {
-        x += __shfl_xor_sync(~0u, x, with);
+    for (int lane_mask = 16; lane_mask > 0; lane_mask /= 2) {
+        x += __shfl_xor_sync(~0u, x, lane_mask);
     }
     if (TEAM > 32) {
         if (threadIdx.x % 32 == 0) {

@@ -12,8 +12,8 @@
  * Launch    op_sum_of_squares: a block of 256 threads for each slice, then one block; 2 KiB of
  *           shared memory. control_gradient_squares: a block for each slice of all parts, then a
  *           block for each part, then one block. op_loss_stats: one block of 512 threads, 4 KiB.
- *           reduce_parts: block 32 x 32, grid (ceil(columns / 32), sums), 4 KiB. op_add: grid
- *           ceil(count / 256), block 256 */
+ *           reduce_parts: block 32 x min(rows, 32), grid (ceil(columns / 32), sums), 4 KiB. op_add:
+ *           grid ceil(count / 256), block 256 */
 #include <cinttypes>
 
 #include "kernels/cuda/operation.cuh"
@@ -187,13 +187,13 @@ __global__ void __launch_bounds__(PARTS_COLUMNS *PARTS_ROWS)
     if (to.out == nullptr) {
         return;
     }
-    for (int64_t r = threadIdx.y; r < rows && c < columns; r += PARTS_ROWS) {
+    for (int64_t r = threadIdx.y; r < rows && c < columns; r += blockDim.y) {
         sum += parts[(r * gridDim.y + blockIdx.y) * columns + c];
     }
     scratch[threadIdx.y * PARTS_COLUMNS + threadIdx.x] = sum;
     __syncthreads();
     if (threadIdx.y == 0 && c < columns) {
-        for (int i = 1; i < PARTS_ROWS; i++) {
+        for (unsigned i = 1; i < blockDim.y; i++) {
             sum += scratch[i * PARTS_COLUMNS + threadIdx.x];
         }
         to.out[c] = (to.overwrite ? 0.0f : to.out[c]) + sum;
@@ -221,11 +221,8 @@ extern "C" status cuda_reduce_doubles(struct kernels *k, double *out, const doub
 /* Takes scratch for the sums of `count` blocks, until the next operation. */
 static status take_sums(struct kernels *k, int64_t count, double **sums)
 {
-    struct arena *scratch = &cuda_get_state(k)->scratch;
-    size_t mark = arena_mark(scratch);
     void *memory;
-    TRY(arena_take(scratch, static_cast<size_t>(count + 1) * sizeof(double), &memory));
-    arena_release(scratch, mark);
+    TRY(cuda_take_scratch(k, static_cast<size_t>(count + 1) * sizeof(double), &memory));
     *sums = static_cast<double *>(memory);
     return STATUS_OK;
 }
@@ -248,7 +245,8 @@ extern "C" status cuda_control_gradient_squares(struct kernels *k, double *out,
                                                 const struct gradient_parts *p)
 {
     REQUIRE(p->blocks <= GRADIENT_BLOCKS_MAX, STATUS_INTERNAL,
-            "control_gradient_squares: %" PRId64 " blocks", p->blocks);
+            "control_gradient_squares: %" PRId64 " blocks; must be at most %d", p->blocks,
+            static_cast<int>(GRADIENT_BLOCKS_MAX));
     double *sums = nullptr;
     TRY(take_sums(k, p->blocks, &sums));
     LAUNCH(k, sum_squares_of_gradients, static_cast<unsigned>(p->blocks), REDUCE_THREADS, 0, sums,
@@ -282,8 +280,8 @@ extern "C" status cuda_reduce_parts(struct kernels *k, const struct cuda_parts_s
 {
     parts_sums s = {};
     memcpy(s.sums, sums, static_cast<size_t>(count) * sizeof *sums);
-    LAUNCH(k, reduce_parts,
-           dim3(count_blocks(columns, PARTS_COLUMNS), static_cast<unsigned>(count)),
-           dim3(PARTS_COLUMNS, PARTS_ROWS), 0, s, parts, rows, columns);
+    const dim3 grid(count_blocks(columns, PARTS_COLUMNS), static_cast<unsigned>(count));
+    const dim3 block(PARTS_COLUMNS, static_cast<unsigned>(number_min(rows, PARTS_ROWS)));
+    LAUNCH(k, reduce_parts, grid, block, 0, s, parts, rows, columns);
     return STATUS_OK;
 }

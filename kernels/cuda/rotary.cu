@@ -22,14 +22,14 @@ template <typename T> struct rotary_task {
 template <typename T, bool ALIGNED>
 __global__ void __launch_bounds__(ROTARY_THREADS) apply_rope(const rotary_task<T> r)
 {
-    int64_t eights = (r.half + EIGHT - 1) / EIGHT;
+    int64_t eights = (r.half + LANE_ELEMS - 1) / LANE_ELEMS;
     int64_t i = static_cast<int64_t>(blockIdx.x) * ROTARY_THREADS + threadIdx.x;
     if (i >= r.rows * r.heads * eights) {
         return;
     }
-    int64_t c = i % eights * EIGHT, head = i / eights % r.heads, n = i / eights / r.heads;
+    int64_t c = i % eights * LANE_ELEMS, head = i / eights % r.heads, n = i / eights / r.heads;
     int64_t left = r.half - c;
-    float a[EIGHT], b[EIGHT], cosine[EIGHT], sine[EIGHT], rotated[EIGHT];
+    float a[LANE_ELEMS], b[LANE_ELEMS], cosine[LANE_ELEMS], sine[LANE_ELEMS], rotated[LANE_ELEMS];
     T *low = r.x.data + n * r.x.stride + head * r.head_width + c, *high = low + r.half;
     const float *angles = r.table.data + r.positions[n] * r.table.stride + c;
     load_eight<ALIGNED>(a, low, left);
@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(ROTARY_THREADS) apply_rope(const rotary_task<T
     load_eight<ALIGNED>(cosine, angles, left);
     load_eight<ALIGNED>(sine, angles + r.half, left);
 #pragma unroll
-    for (int j = 0; j < EIGHT; j++) {
+    for (int j = 0; j < LANE_ELEMS; j++) {
         sine[j] *= r.sign;
         rotated[j] = a[j] * cosine[j] - b[j] * sine[j];
         b[j] = b[j] * cosine[j] + a[j] * sine[j];
@@ -50,13 +50,14 @@ extern "C" status cuda_rotary_apply(struct kernels *k, struct tensor x, struct t
                                     const int32_t *positions, int64_t head_width, bool inverse)
 {
     int64_t half = table.columns / 2, heads = x.columns / head_width;
-    unsigned blocks = count_blocks(x.rows * heads * ((half + EIGHT - 1) / EIGHT), ROTARY_THREADS);
+    unsigned blocks =
+        count_blocks(x.rows * heads * ((half + LANE_ELEMS - 1) / LANE_ELEMS), ROTARY_THREADS);
     if (blocks == 0) {
         return STATUS_OK;
     }
     FOR_TYPE(k->dtype,
-             operation_is_aligned(x) && operation_is_aligned(table) && half % EIGHT == 0 &&
-                 head_width % EIGHT == 0,
+             operation_is_aligned(x) && operation_is_aligned(table) && half % LANE_ELEMS == 0 &&
+                 head_width % LANE_ELEMS == 0,
              {
                  rotary_task<T> r = {make_matrix<T>(x),
                                      make_matrix<const float>(table),

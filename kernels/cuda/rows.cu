@@ -5,8 +5,8 @@
  *   scatter set:  dx[rows[i]] = dy[i], and 0 in all other rows
  *
  * The scatter-set kernel searches each row of dx in `rows`, which increases: log2(R) reads, the
- * same for all threads of the row. So it writes every element of dx once, and no separate kernel
- * clears dx.
+ * same for all threads of the row. It therefore writes every element of dx once, and no separate
+ * kernel clears dx.
  *
  * Launch    grid ceil(R ceil(C / 8) / 256), for scatter set ceil(N ceil(C / 8) / 256); block 256;
  *           no shared memory. A thread handles eight elements of a row */
@@ -28,9 +28,9 @@ struct row_block {
 
 GPU_INLINE struct row_block get_row_block(int64_t columns)
 {
-    int64_t eights = (columns + EIGHT - 1) / EIGHT;
+    int64_t eights = (columns + LANE_ELEMS - 1) / LANE_ELEMS;
     int64_t i = static_cast<int64_t>(blockIdx.x) * ROWS_THREADS + threadIdx.x;
-    int64_t column = i % eights * EIGHT;
+    int64_t column = i % eights * LANE_ELEMS;
     return {i / eights, column, columns - column};
 }
 
@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(ROWS_THREADS) gather_rows_kernel(const rows_jo
 {
     struct row_block p = get_row_block(job.columns);
     if (p.row < job.selected_rows) {
-        float x[EIGHT];
+        float x[LANE_ELEMS];
         load_eight<ALIGNED>(x, job.all.data + job.rows[p.row] * job.all.stride + p.column, p.left);
         store_eight<ALIGNED>(job.selected.data + p.row * job.selected.stride + p.column, x, p.left);
     }
@@ -52,11 +52,11 @@ __global__ void __launch_bounds__(ROWS_THREADS) scatter_add_rows(const rows_job<
     if (p.row >= job.selected_rows) {
         return;
     }
-    float x[EIGHT], sum[EIGHT];
+    float x[LANE_ELEMS], sum[LANE_ELEMS];
     T *to = job.all.data + job.rows[p.row] * job.all.stride + p.column;
     load_eight<ALIGNED>(sum, to, p.left);
     load_eight<ALIGNED>(x, job.selected.data + p.row * job.selected.stride + p.column, p.left);
-    for (int i = 0; i < EIGHT; i++) {
+    for (int i = 0; i < LANE_ELEMS; i++) {
         sum[i] += x[i];
     }
     store_eight<ALIGNED>(to, sum, p.left);
@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(ROWS_THREADS) scatter_set_rows(const rows_job<
             high = middle;
         }
     }
-    float x[EIGHT] = {};
+    float x[LANE_ELEMS] = {};
     if (low < job.selected_rows && job.rows[low] == p.row) {
         load_eight<ALIGNED>(x, job.selected.data + low * job.selected.stride + p.column, p.left);
     }
@@ -90,8 +90,8 @@ __global__ void __launch_bounds__(ROWS_THREADS) scatter_set_rows(const rows_job<
 
 #define ROWS_LAUNCH(kernel, launched_rows, all, selected, rows)                                    \
     do {                                                                                           \
-        unsigned blocks =                                                                          \
-            count_blocks((launched_rows) * (((all).columns + EIGHT - 1) / EIGHT), ROWS_THREADS);   \
+        unsigned blocks = count_blocks(                                                            \
+            (launched_rows) * (((all).columns + LANE_ELEMS - 1) / LANE_ELEMS), ROWS_THREADS);      \
         if (blocks > 0) {                                                                          \
             FOR_TYPE((all).dtype, operation_is_aligned(all) && operation_is_aligned(selected), {   \
                 rows_job<T> job = {make_matrix<T>(all), make_matrix<T>(selected), rows,            \

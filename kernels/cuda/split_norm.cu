@@ -169,12 +169,9 @@ extern "C" status cuda_split_norm_backward_sums(struct kernels *k, struct tensor
     if (x.rows == 0) {
         return STATUS_OK;
     }
-    int64_t blocks = min_int64(x.rows, 2 * CUDA_NORM_BLOCKS);
-    struct arena *scratch = &cuda_get_state(k)->scratch;
-    size_t mark = arena_mark(scratch);
+    int64_t blocks = number_min(x.rows, 2 * CUDA_NORM_BLOCKS);
     void *memory;
-    TRY(arena_take(scratch, static_cast<size_t>(blocks * x.columns) * sizeof(float), &memory));
-    arena_release(scratch, mark);
+    TRY(cuda_take_scratch(k, static_cast<size_t>(blocks * x.columns) * sizeof(float), &memory));
     float *parts = static_cast<float *>(memory);
     struct tensor none = tensor_absent();
     TRY(k->dtype == DTYPE_F32

@@ -13,23 +13,24 @@ enum { GATED_THREADS = 256 };
 
 GPU_INLINE float sigmoid(float x)
 {
-    return 1.0f / (1.0f + gpu_exp2(-1.44269504f * x));
+    return 1.0f / (1.0f + gpu_exp2(-LOG2_E * x));
 }
 
 enum gate { GATE_SILU, GATE_GELU_TANH, GATE_GELU_ERF };
 
 /* Returns act(g); *derivative is its derivative. The tanh form of GELU is g s(2 u) with u =
- * sqrt(2 / pi) (g + 0.044715 g^3). Beyond +-12 it is 0 or g. */
+ * SQRT_2_OVER_PI (g + GELU_CUBIC g^3). Beyond +-12 it is 0 or g. */
 template <int GATE> GPU_INLINE float apply_gate(float g, float *derivative)
 {
     if (GATE == GATE_GELU_ERF) {
-        float normal = 0.5f * erfcf(-0.7071067812f * g);
-        *derivative = normal + g * gpu_exp2(-0.7213475204f * g * g) * 0.3989422804f;
+        float normal = 0.5f * erfcf(-SQRT_HALF * g);
+        *derivative = normal + g * gpu_exp2(-0.5f * LOG2_E * g * g) * INVERSE_SQRT_2_PI;
         return g * normal;
     }
+    constexpr float linear = 2.0f * SQRT_2_OVER_PI, cubic = linear * GELU_CUBIC;
     float x = GATE == GATE_SILU ? g : fminf(fmaxf(g, -12.0f), 12.0f);
-    float inner = GATE == GATE_SILU ? 1.0f : 1.595769122f + 0.2140644488f * x * x;
-    float s = sigmoid(GATE == GATE_SILU ? g : x * (1.595769122f + 0.07135481283f * x * x));
+    float inner = GATE == GATE_SILU ? 1.0f : linear + 3.0f * cubic * x * x;
+    float s = sigmoid(GATE == GATE_SILU ? g : x * (linear + cubic * x * x));
     *derivative = s * (1.0f + x * inner * (1.0f - s));
     return g * s;
 }
@@ -45,13 +46,13 @@ template <typename T> struct gated_task {
 template <typename T, bool ALIGNED, bool BACKWARD, int GATE>
 __global__ void __launch_bounds__(GATED_THREADS) gated_rows(const gated_task<T> p)
 {
-    int64_t eights = (p.columns + EIGHT - 1) / EIGHT;
+    int64_t eights = (p.columns + LANE_ELEMS - 1) / LANE_ELEMS;
     int64_t i = static_cast<int64_t>(blockIdx.x) * GATED_THREADS + threadIdx.x;
     if (i >= p.rows * eights) {
         return;
     }
-    int64_t n = i / eights, c = i % eights * EIGHT, left = p.columns - c;
-    float gate[EIGHT], up[EIGHT], d[EIGHT];
+    int64_t n = i / eights, c = i % eights * LANE_ELEMS, left = p.columns - c;
+    float gate[LANE_ELEMS], up[LANE_ELEMS], d[LANE_ELEMS];
     const T *in = p.gate_up.data + n * p.gate_up.stride + c;
     load_eight<ALIGNED>(gate, in, left);
     load_eight<ALIGNED>(up, in + p.columns, left);
@@ -59,7 +60,7 @@ __global__ void __launch_bounds__(GATED_THREADS) gated_rows(const gated_task<T> 
         load_eight<ALIGNED>(d, p.dy.data + n * p.dy.stride + c, left);
     }
 #pragma unroll
-    for (int j = 0; j < EIGHT; j++) {
+    for (int j = 0; j < LANE_ELEMS; j++) {
         float derivative, y = apply_gate<GATE>(gate[j], &derivative);
         if (BACKWARD) {
             gate[j] = d[j] * up[j] * derivative;
@@ -82,12 +83,13 @@ static status launch_gated(struct kernels *k, struct tensor out, struct tensor d
                            struct tensor gate_up)
 {
     int64_t columns = gate_up.columns / 2;
-    unsigned blocks = count_blocks(out.rows * ((columns + EIGHT - 1) / EIGHT), GATED_THREADS);
+    unsigned blocks =
+        count_blocks(out.rows * ((columns + LANE_ELEMS - 1) / LANE_ELEMS), GATED_THREADS);
     if (blocks == 0) {
         return STATUS_OK;
     }
     bool aligned = operation_is_aligned(out) && operation_is_aligned(dy) &&
-                   operation_is_aligned(gate_up) && columns % EIGHT == 0;
+                   operation_is_aligned(gate_up) && columns % LANE_ELEMS == 0;
     FOR_TYPE(k->dtype, aligned, {
         gated_task<T> p = {make_matrix<T>(out), make_matrix<const T>(dy),
                            make_matrix<const T>(gate_up), out.rows, columns};

@@ -1,13 +1,9 @@
 /* The memory that operations of the CUDA back-end need in addition to their operands. These are
- * pure functions of the shapes and use no CUDA, so that `bireme plan` works on a machine without a
- * GPU. */
+ * pure functions of the shapes and use no CUDA, so that `bireme plan` works on a machine without
+ * a GPU. */
 #include "base/memory.h"
+#include "base/number.h"
 #include "kernels/cuda/cuda.h"
-
-static int64_t min_int64(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
 
 /* ---- sizes for single operations ---- */
 
@@ -24,6 +20,11 @@ size_t cuda_logits_bytes(int64_t rows, int64_t vocabulary)
 size_t cuda_row_stats_bytes(int64_t rows, int parts)
 {
     return (size_t)(rows * parts) * CUDA_ROW_STATS_BYTES;
+}
+
+size_t cuda_head_loss_bytes(int64_t count)
+{
+    return (size_t)count * HEAD_LOSS_SUMS * sizeof(double);
 }
 
 size_t cuda_column_sums_scratch(int64_t columns)
@@ -64,7 +65,7 @@ size_t cuda_bias_part_bytes(int64_t heads, int64_t buckets)
 
 static size_t get_norm_scratch(const struct kernels_limits *limits)
 {
-    size_t blocks = (size_t)min_int64(limits->rows, CUDA_NORM_BLOCKS);
+    size_t blocks = (size_t)number_min(limits->rows, CUDA_NORM_BLOCKS);
     return cuda_align_bytes(blocks * 3 * (size_t)limits->width * sizeof(float));
 }
 
@@ -88,19 +89,29 @@ static size_t get_linear_scratch(const struct kernels_limits *limits)
     return cuda_align_bytes(cuda_column_sums_scratch(get_widest_output(limits)));
 }
 
+/* Returns the bytes of the row-wise scales of an operand, and of the largest magnitudes of parts of
+ * its columns. */
+static size_t get_fp8_row_scales(const struct kernels_limits *limits)
+{
+    int64_t most = limits->rows > limits->fp8_columns ? limits->rows : limits->fp8_columns;
+    return cuda_align_bytes((size_t)most * sizeof(float)) +
+           cuda_align_bytes((size_t)(CUDA_FP8_PARTS * limits->fp8_columns) * sizeof(uint32_t));
+}
+
 /* Returns the bytes of two operands of a GEMM: both have rows, or one is a matrix of weights. */
 static size_t get_fp8_scratch(const struct kernels_limits *limits)
 {
     int64_t rows = (limits->rows + FP8_MULTIPLE - 1) / FP8_MULTIPLE * FP8_MULTIPLE;
     size_t activations = cuda_align_bytes((size_t)(rows * limits->fp8_columns));
     size_t weights = cuda_align_bytes((size_t)limits->fp8_weights);
-    return activations + (weights > activations ? weights : activations);
+    return activations + (weights > activations ? weights : activations) +
+           (limits->fp8_rowwise ? 2 * get_fp8_row_scales(limits) : 0);
 }
 
 static size_t get_classifier_scratch(enum dtype dtype, int64_t rows,
                                      const struct kernels_limits *limits)
 {
-    int64_t count = min_int64(rows, limits->rows);
+    int64_t count = number_min(rows, limits->rows);
     size_t bytes = cuda_align_bytes(cuda_logits_bytes(count, limits->vocabulary));
     if (limits->vocabulary_shards > 1) {
         bytes += cuda_align_bytes(cuda_row_stats_bytes(count, 1)) +
@@ -120,7 +131,7 @@ static size_t get_attention_scratch(enum dtype dtype, const struct kernels_limit
     if (limits->training && dtype == DTYPE_BF16 && limits->head_width >= 64) {
         bytes += cuda_align_bytes(delta + sizeof(uint32_t));
         bytes += limits->sequence > CUDA_ATTENTION_KEYS
-                     ? cuda_align_bytes(delta * (size_t)min_int64(limits->head_width, 128))
+                     ? cuda_align_bytes(delta * (size_t)number_min(limits->head_width, 128))
                      : 0;
     }
     if (limits->bias_buckets > 0) {
@@ -133,8 +144,8 @@ static size_t get_attention_scratch(enum dtype dtype, const struct kernels_limit
     return bytes;
 }
 
-/* Operations run one at a time and each releases its scratch, so this is the maximum over the
- * operations. */
+/* Operations run one at a time and each releases its scratch, so this is the maximum over
+ * the operations. */
 size_t cuda_scratch_bytes(enum dtype dtype, int64_t classifier_rows,
                           const struct kernels_limits *limits)
 {
@@ -146,6 +157,7 @@ size_t cuda_scratch_bytes(enum dtype dtype, int64_t classifier_rows,
         get_classifier_scratch(dtype, classifier_rows, limits),
         get_attention_scratch(dtype, limits),
         get_fp8_scratch(limits),
+        cuda_align_bytes(cuda_head_loss_bytes(2 * limits->rows)), /* at most two losses per row */
     };
     size_t largest = 0;
     for (int i = 0; i < COUNT(sizes); i++) {
@@ -154,26 +166,21 @@ size_t cuda_scratch_bytes(enum dtype dtype, int64_t classifier_rows,
     return largest;
 }
 
-static int64_t max_int64(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
 /* Each chunk reads and writes the f32 gradient of the output matrix. With about 700 rows this takes
- * as long on an H100 as the GEMM itself. So in training a chunk has an eighth of the rows, up to
- * 4096. The logits of a chunk take at least 256 MiB, which is little compared with the activations,
- * and at most 1 GiB. The size of a chunk determines the order of the sums, so it does not depend on
- * the free memory. All chunks have the same number of rows if possible, because a small last chunk
- * reads and writes the whole gradient too. */
+ * as long on an H100 as the GEMM itself. Therefore a chunk has an eighth of the rows in training,
+ * up to 4096. The logits of a chunk take at least 256 MiB, which is little compared with the
+ * activations, and at most 1 GiB. The size of a chunk determines the order of the sums, so it does
+ * not depend on the free memory. All chunks have the same number of rows if possible, because a
+ * small last chunk reads and writes the whole gradient too. */
 int64_t cuda_classifier_rows(const struct kernels_limits *limits)
 {
     const int64_t least = 256 << 20, most = 1 << 30, step = 128, row = 4 * limits->vocabulary;
-    int64_t wanted = limits->training ? min_int64(limits->rows / 8, 4096) : 0;
-    int64_t rows = max_int64(min_int64(wanted, most / row), least / row);
-    rows = max_int64(rows / step * step, step);
-    int64_t chunks = max_int64((limits->rows + rows - 1) / rows, 1);
-    rows = (limits->rows + chunks - 1) / chunks;
-    return min_int64((rows + step - 1) / step * step, limits->rows);
+    int64_t wanted = limits->training ? number_min(limits->rows / 8, 4096) : 0;
+    int64_t rows = number_max(number_min(wanted, most / row), least / row);
+    rows = number_max(rows / step * step, step);
+    int64_t chunks = number_max(number_divide_up(limits->rows, rows), 1);
+    rows = number_divide_up(limits->rows, chunks);
+    return number_min(number_divide_up(rows, step) * step, limits->rows);
 }
 
 size_t cuda_gemm_vector_bytes(const struct kernels_limits *limits)

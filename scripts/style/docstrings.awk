@@ -1,6 +1,11 @@
 # Rule `docstrings`: a comment of the form "name - what it does" stands directly above every
 # prototype of a public header. A comment may cover several prototypes in a row if it names all of
-# them. Headers that are private to their folder (*_impl.h) are exempt.
+# them. Its fields have the order of CONTRIBUTING.md. Headers that are private to their folder
+# (*_impl.h) are exempt.
+BEGIN {
+    fields = "Shapes Units Memory Order Numerics Returns Errors Source"
+}
+
 FNR == 1 {
     heading = 0
     text = ""
@@ -12,8 +17,18 @@ FNR == 1 {
     if (continues || /^\/\*/) {
         if (!continues) {
             text = ""
+            last_field = 0
         }
         sub(/^ *\*/, "", comment)
+        if (text ~ /^ [A-Za-z_0-9, ]+ - / &&
+            comment ~ /^ (Shapes|Units|Memory|Order|Numerics|Returns|Errors|Source)  /) {
+            split(comment, part, " ")
+            if (index(fields, part[1]) <= last_field) {
+                report("docstrings", FNR, "the field " part[1] " follows a later field; see " \
+                    "CONTRIBUTING.md")
+            }
+            last_field = index(fields, part[1])
+        }
         text = text " " comment
         if (!in_comment) {
             gsub(/ +/, " ", text)

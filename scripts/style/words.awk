@@ -1,6 +1,7 @@
 # Rule `words`: words and phrases that plain technical English does not use (docs/glossary.md lists
-# the terms of the project). Checked are comments and strings of C, C++ and CUDA, and all text of
-# other files. A phrase that is split over two lines is found too.
+# the terms of the project). The rule checks comments and strings of C, C++ and CUDA, and all text
+# of other files. It also finds a phrase that is split over two lines. Messages put names in single
+# quotes.
 BEGIN {
     words = "told|tells|whose|whatever|anew|likewise|beside|behind"
     phrases = "of its own|has not got|known by"
@@ -27,9 +28,10 @@ function check(text, lower, joined, start)
         report("words", FNR, substr(joined, RSTART + 1, RLENGTH - 2))
         joined = substr(joined, RSTART + RLENGTH - 1)
     }
-    if (text ~ /What|Of/ && text !~ /\?/ && !(FILENAME ~ /\.md$/ && /^#/)) {
+    if (text ~ /What|Of|So/ && text !~ /\?/ && !(FILENAME ~ /\.md$/ && /^#/)) {
         text = " " text
-        if (match(text, /[^A-Za-z0-9_"'`(\/](What|Of) [a-z`]/)) {
+        if (match(text, /[^A-Za-z0-9_"'`(\/](What|Of|So) [a-z`]/) &&
+            substr(text, RSTART + 1, 5) != "So et") {
             text = substr(text, RSTART + 1, RLENGTH - 3)
             report("words", FNR, "a sentence that begins with \"" text "\"")
         }
@@ -47,6 +49,9 @@ FNR == 1 {
 
 FILENAME ~ /\.(c|h|cc|cu|cuh|inc|proto)$/ {
     read_c_line($0)
+    if (match($0, /\\"%[.0-9*]*s\\"[ ;)]/)) {
+        report("words", FNR, "a name in double quotes; messages have single quotes")
+    }
     if (comment != "" || strings != "") {
         check(comment (strings == "" ? "" : " " strings))
     }

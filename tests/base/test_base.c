@@ -6,7 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "base/arena.h"
+#include "base/device/arena.h"
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/memory.h"
@@ -94,6 +94,34 @@ static void test_arrays(void)
     CHECK_OK(ALLOCATE(empty, 0, "text"));
     CHECK(empty != NULL);
     free(empty);
+}
+
+/* An array keeps its elements while it grows, and n additions reallocate it O(log n) times. */
+static void test_reserve(void)
+{
+    enum { ELEMENTS = 10007 };
+    int32_t *values = NULL;
+    int64_t capacity = 0;
+    int reallocations = 0;
+    for (int32_t i = 0; i < ELEMENTS; i++) {
+        int64_t before = capacity;
+        CHECK_OK(RESERVE(values, capacity, i + 1, "values"));
+        CHECK(capacity > i && capacity <= 2 * (int64_t)i + 17);
+        reallocations += capacity != before;
+        values[i] = i;
+    }
+    CHECK(reallocations < 20);
+    for (int32_t i = 0; i < ELEMENTS; i++) {
+        CHECK(values[i] == i);
+    }
+    int32_t *unchanged = values;
+    int64_t before = capacity;
+    CHECK_OK(RESERVE(values, capacity, capacity, "values"));
+    CHECK(values == unchanged && capacity == before);
+    CHECK_FAILS(RESERVE(values, capacity, INT64_C(1) << 62, "values"), STATUS_INTERNAL,
+                "out of memory for values");
+    CHECK(values == unchanged && capacity == before && values[ELEMENTS - 1] == ELEMENTS - 1);
+    free(values);
 }
 
 static void test_arena(void)
@@ -214,6 +242,7 @@ int main(void)
 {
     test_status();
     test_arrays();
+    test_reserve();
     test_arena();
     test_bf16();
     test_files();

@@ -1,7 +1,7 @@
 /* Tests that a wait for a device does not poll all the time, and that it has a deadline. The device
  * is a substitute that completes its work after a time. */
 #include "base/clock.h"
-#include "base/device.h"
+#include "base/device/device.h"
 #include "tests/check.h"
 
 enum { MAX_POLLS = 20000 }; /* a wait of 0.3 s without pauses polls millions of times */

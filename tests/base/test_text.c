@@ -194,8 +194,8 @@ static void test_names(void)
 {
     char out[TEXT_NAME_BYTES];
     CHECK_TEXT(text_quote_name("B-PER", out), "B-PER");
-    CHECK_TEXT(text_quote_name("very\tgood, bad", out), "\"very?good, bad\"");
-    CHECK_TEXT(text_quote_name("", out), "\"\"");
+    CHECK_TEXT(text_quote_name("very\tgood, bad", out), "'very?good, bad'");
+    CHECK_TEXT(text_quote_name("", out), "''");
     /* 57 bytes and a character of two bytes: it is not split. */
     CHECK_TEXT(
         text_quote_name("a23456789012345678901234567890123456789012345678901234567\xc3\xa9", out),
@@ -227,9 +227,18 @@ static void test_lists(void)
     }
 }
 
+static void test_spaces(void)
+{
+    for (int byte = 0; byte < 256; byte++) {
+        bool is_space = byte == 0x20 || byte == 0x09 || byte == 0x0d || byte == 0x0a;
+        CHECK_EQUAL(text_is_space((char)byte), is_space);
+    }
+}
+
 int main(void)
 {
     test_lists();
+    test_spaces();
     test_suffixes();
     test_controls();
     test_names();

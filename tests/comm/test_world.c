@@ -170,7 +170,7 @@ static void test_accumulate(float *data)
     }
     struct comm_accumulation too_many = {sums, true, size + 1};
     CHECK_FAILS(comm_accumulate_start(world, &too_many, data, ranges, &failed_request),
-                STATUS_INTERNAL, "ranks add");
+                STATUS_INTERNAL, "ordered sum of");
 }
 
 static void test_all_gather(float *data)

@@ -1,5 +1,5 @@
 /* The world communicator of the communicator tests. With BIREME_TEST_COMM=nccl or staged it is that
- * device communicator, on CPU memory. Otherwise it is that of comm_world_create.
+ * device communicator, on CPU memory. Otherwise comm_world_create creates it.
  * BIREME_TEST_RANKS_PER_ID sets the ranks per unique id of NCCL. */
 #pragma once
 

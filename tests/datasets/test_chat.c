@@ -85,7 +85,7 @@ static void check_text(const struct chat_text *text, int32_t mask_bit, const cha
 }
 
 /* With the tokenizer of Llama 2, which puts U+2581 before a text, the ids of the parts of a
- * conversation are those of the whole text. */
+ * conversation are the same as the ids of the whole text. */
 static void test_llama2_tokenizer(void)
 {
     static const char whole_text[] = "<s>[INST] the two banks [/INST] one stroke </s>"
@@ -306,18 +306,18 @@ static void check_refused_file(const char *content, const char *expected)
 static void test_refused_files(void)
 {
     check_refused_file("{", ":1:1: not valid JSON");
-    check_refused_file("{}", "\"format\" is not");
-    check_refused_file(HEAD "\"colour\": 1}", "the key \"colour\" is not known");
-    check_refused_file(HEAD "\"user|input\": 1}", "is not known");
+    check_refused_file("{}", "'format' is not");
+    check_refused_file(HEAD "\"colour\": 1}", "unknown key 'colour'; remove it");
+    check_refused_file(HEAD "\"user|input\": 1}", "unknown key 'user|input'");
     check_refused_file(HEAD "\"tokens\": [\"<|nobody|>\"]}", "no special token <|nobody|>");
     check_refused_file(HEAD "\"tokens\": [\"the\"]}", "no special token the");
-    check_refused_file(HEAD "\"tokens\": [\"</s>\"]}", "\"system\" is not [");
+    check_refused_file(HEAD "\"tokens\": [\"</s>\"]}", "'system' is not [");
     check_refused_file(HEAD ROLES "\"tokens\": [\"</s>\"], \"assistant\": [\"\", \"\"], "
                                   "\"end_of_turn\": \"</s>\"}",
                        "does not hold </s>");
     check_refused_file(HEAD ROLES "\"tokens\": [\"</s>\"], \"assistant\": [\"\", \"<s>\"], "
                                   "\"end_of_turn\": \"<s>\"}",
-                       "which \"tokens\" does not list");
+                       "which 'tokens' does not list");
     CHECK_FAILS(chat_install("nobody", folder, tokenizer), STATUS_NO_INPUT, "chatml, alpaca");
     struct chat_template *t = install_template("chatml");
     chat_close(&t);
@@ -368,13 +368,13 @@ static status read_rows(const char *text, bool skip, struct jsonl_bad_rows *bad,
 static void test_rows(void)
 {
     static const char *const bad_rows[][2] = {
-        {"{\"messages\": 3}", "\"messages\" is not a non-empty list of messages"},
+        {"{\"messages\": 3}", "'messages' is not a non-empty list of messages"},
         {"{\"messages\": []}", "not a non-empty list of messages"},
         {"{}", "not a non-empty list of messages"},
         {"[1]", "not a JSON object"},
-        {"{\"messages\": [{\"role\": \"user\"}]}", "message 1: no \"content\""},
-        {"{\"messages\": [{\"role\": \"tool\", \"content\": \"a\"}]}", "\"tool\" is none of"},
-        {"{\"messages\": [{\"content\": \"a\"}]}", "message 1: no \"role\""},
+        {"{\"messages\": [{\"role\": \"user\"}]}", "message 1: no 'content'"},
+        {"{\"messages\": [{\"role\": \"tool\", \"content\": \"a\"}]}", "'tool' is none of"},
+        {"{\"messages\": [{\"content\": \"a\"}]}", "message 1: no 'role'"},
         {"{\"messages\"", "not valid JSON"},
     };
     struct jsonl_bad_rows bad;

@@ -1,6 +1,6 @@
-/* Tests of chunks.h: checksums equal those of HDF5 for every size and content, and chunks of every
- * index type are read. A damaged chunk, a missing one and one without checksum are refused, and the
- * message contains their position. */
+/* Tests of chunks.h: checksums are the same as in HDF5 for every size and content, and chunks of
+ * every index type are read. A damaged chunk, a missing one and one without checksum are refused,
+ * and the message contains their position. */
 #include <hdf5.h>
 
 #include "base/memory.h"

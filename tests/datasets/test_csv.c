@@ -37,7 +37,7 @@ static status read_fields(const char *path, char delimiter, size_t *fields)
     return row_file_read(&format, path, &bad, &bytes, count_fields, fields);
 }
 
-/* The delimiter is that of the whole first line: the first read of a file returns a few bytes. */
+/* The whole first line determines the delimiter: the first read of a file returns a few bytes. */
 static void test_delimiter(void)
 {
     static const char *const texts[] = {"the_first_name;b\n1;2,3\n", "the_first_name\tb\n1\t2\n",
@@ -92,8 +92,7 @@ int main(void)
     CHECK_OK(read_fields(path, ',', &fields));
     CHECK(fields == 0);
     write_names(path, "f000001");
-    CHECK_FAILS(read_fields(path, ',', &fields), STATUS_DATA,
-                "two fields have the name \"f000001\"");
+    CHECK_FAILS(read_fields(path, ',', &fields), STATUS_DATA, "two fields have the name 'f000001'");
     folder_write(path, "a,b\n1,\"x,\n\"\"\"\n", 14);
     CHECK_OK(read_fields(path, ',', &fields));
     CHECK(fields == 2);

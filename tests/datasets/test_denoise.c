@@ -1,5 +1,5 @@
 /* Corruption of texts for denoising: the text is restored from source and target, counts of noise
- * and spans are exact, and frequencies are those of the definitions. */
+ * and spans are exact, and frequencies agree with the definitions. */
 #include "base/memory.h"
 #include "datasets/loader/denoise.h"
 
@@ -54,7 +54,7 @@ static void corrupt_text(const struct denoise *d, uint64_t example, int64_t wind
     uint64_t key = denoise_key(3, 1, example);
     memset(ids, -1, sizeof ids);
     denoise_lengths(d, key, window, scratch, &lengths[0], &lengths[1]);
-    denoise_apply(d, key, text, window, scratch, ids, source, target);
+    denoise_apply(d, key, 0, text, window, scratch, ids, source, target);
     CHECK(*source == lengths[0] && *target == lengths[1]);
     CHECK(ids[*source - 1] == EOS && ids[*source + *target - 1] == EOS);
     CHECK(ids[*source + *target] == -1);
@@ -298,13 +298,56 @@ static void test_keys(void)
     CHECK(denoise_key(1, 2, 3) != denoise_key(2, 2, 3));
 }
 
+/* Checks the tokens of a side around its text, and returns the text. */
+static const int32_t *check_language(const int32_t *side, int64_t count, bool first, int32_t token)
+{
+    CHECK_EQUAL(side[first ? 0 : count - 1], token);
+    CHECK_EQUAL(side[count - 1 - !first], EOS);
+    return side + first;
+}
+
+/* The language token of a text precedes its source and its target, or follows their end tokens. The
+ * rest is the corruption without it. */
+static void test_languages(void)
+{
+    enum { WINDOW = 40, LANGUAGE = 4 };
+    static const enum denoise_kind kinds[] = {DENOISE_SPAN_CORRUPTION, DENOISE_BART};
+    make_text(WINDOW);
+    for (int i = 0; i < 4; i++) {
+        static int32_t expected[2 * TOKENS_MAX];
+        struct denoise d = make_denoise(kinds[i / 2]);
+        int64_t source, target, lengths[2], plain_source, plain_target;
+        uint64_t key = denoise_key(3, 1, 5);
+        bool first = i % 2 == 0;
+        d.bos = -1;
+        CHECK_EQUAL(denoise_window_tokens(&d, 50), 49);
+        denoise_apply(&d, key, 0, text, WINDOW, scratch, expected, &plain_source, &plain_target);
+        d.bos = BOS; /* not written with a language */
+        d.has_language = true;
+        d.language_first = first;
+        CHECK_EQUAL(denoise_window_tokens(&d, 50), 48);
+        denoise_lengths(&d, key, WINDOW, scratch, &lengths[0], &lengths[1]);
+        denoise_apply(&d, key, LANGUAGE, text, WINDOW, scratch, ids, &source, &target);
+        CHECK(source == lengths[0] && target == lengths[1]);
+        CHECK(source == plain_source + 1 && target == plain_target + 1);
+        const int32_t *a = check_language(ids, source, first, LANGUAGE),
+                      *b = check_language(ids + source, target, first, LANGUAGE);
+        CHECK(memcmp(a, expected, (size_t)plain_source * sizeof *a) == 0);
+        CHECK(memcmp(b, expected + plain_source, (size_t)plain_target * sizeof *b) == 0);
+    }
+}
+
 static void test_check(void)
 {
     struct denoise d = make_denoise(DENOISE_SPAN_CORRUPTION);
     CHECK_OK(denoise_check(&d, 513));
     d.sentinel_count = 25;
-    CHECK_FAILS(denoise_check(&d, 513), STATUS_RECIPE, "has 26 spans, but there are 25 sentinels");
-    CHECK_FAILS(denoise_check(&d, 2), STATUS_RECIPE, "2 tokens are too few");
+    CHECK_FAILS(denoise_check(&d, 513), STATUS_RECIPE,
+                "has 26 spans, but there are 25 sentinels; add tokens up to <extra_id_25>");
+    d.unnamed_from = 1000;
+    CHECK_FAILS(denoise_check(&d, 513), STATUS_RECIPE, "set model.vocab_size to 1026");
+    CHECK_FAILS(denoise_check(&d, 100000), STATUS_RECIPE, "sentinels; lower data.sequence_length");
+    CHECK_FAILS(denoise_check(&d, 2), STATUS_RECIPE, "2 tokens is too short");
     d.kind = DENOISE_BART;
     CHECK_OK(denoise_check(&d, 513));
     d.mask = -1;
@@ -317,6 +360,7 @@ static void test_check(void)
 
 int main(void)
 {
+    test_languages();
     test_span_corruption();
     test_compositions();
     test_text_infilling();

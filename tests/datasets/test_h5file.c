@@ -42,20 +42,22 @@ static void check_name_refused(const char *path, const char *name, const char *t
 {
     hid_t file, dataset;
     int64_t shape[8];
-    int rank;
+    int dimensions;
     CHECK_OK(h5file_open(path, &file));
-    CHECK_FAILS(h5file_open_dataset(file, path, name, H5T_STD_U16LE, 1, &dataset, shape, &rank),
-                STATUS_DATA, text);
+    CHECK_FAILS(
+        h5file_open_dataset(file, path, name, H5T_STD_U16LE, 1, &dataset, shape, &dimensions),
+        STATUS_DATA, text);
     CHECK_OK(h5file_close(path, &file));
 }
 
-static void check_refused(const char *path, hid_t type, int rank_limit, const char *text)
+static void check_refused(const char *path, hid_t type, int dimension_limit, const char *text)
 {
     hid_t file, dataset;
     int64_t shape[8];
-    int rank;
+    int dimensions;
     CHECK_OK(h5file_open(path, &file));
-    CHECK_EQUAL(h5file_open_dataset(file, path, "tokens", type, rank_limit, &dataset, shape, &rank),
+    CHECK_EQUAL(h5file_open_dataset(file, path, "tokens", type, dimension_limit, &dataset, shape,
+                                    &dimensions),
                 STATUS_DATA);
     CHECK(strstr(status_pending()->text, path) != NULL);
     CHECK_FAILS(status_pending()->code, STATUS_DATA, text);
@@ -67,10 +69,10 @@ static void check_not_deflated(const char *path, const char *text)
 {
     hid_t file, dataset;
     int64_t shape[1];
-    int rank;
+    int dimensions;
     CHECK_OK(h5file_open(path, &file));
     CHECK_FAILS(h5file_open_deflated_dataset(file, path, "tokens", H5I_INVALID_HID, 1, &dataset,
-                                             shape, &rank),
+                                             shape, &dimensions),
                 STATUS_DATA, text);
     CHECK_OK(h5file_close(path, &file));
 }
@@ -91,11 +93,12 @@ static void test_round_trip(void)
     CHECK_OK(h5file_close(path, &file));
 
     int64_t shape[2], numbers_read[3];
-    int rank;
+    int dimensions;
     char text[16];
     CHECK_OK(h5file_open(path, &file));
-    CHECK_OK(h5file_open_dataset(file, path, "tokens", H5T_STD_U32LE, 2, &dataset, shape, &rank));
-    CHECK(rank == 1 && shape[0] == 100);
+    CHECK_OK(
+        h5file_open_dataset(file, path, "tokens", H5T_STD_U32LE, 2, &dataset, shape, &dimensions));
+    CHECK(dimensions == 1 && shape[0] == 100);
     uint32_t values[100];
     CHECK(H5Dread(dataset, H5T_NATIVE_UINT32, H5S_ALL, H5S_ALL, H5P_DEFAULT, values) >= 0);
     CHECK_EQUAL(values[99], 99);
@@ -115,8 +118,9 @@ static void test_round_trip(void)
     CHECK_FAILS(h5file_read_i64(file, path, "text", numbers_read, 1), STATUS_DATA,
                 "64-bit integer");
     CHECK_FAILS(h5file_read_text(file, path, "one", text, 16), STATUS_DATA, "string of fixed size");
-    CHECK_FAILS(h5file_open_dataset(file, path, "other", H5T_STD_U32LE, 2, &dataset, shape, &rank),
-                STATUS_DATA, "no dataset /other");
+    CHECK_FAILS(
+        h5file_open_dataset(file, path, "other", H5T_STD_U32LE, 2, &dataset, shape, &dimensions),
+        STATUS_DATA, "no dataset /other");
     CHECK_OK(h5file_close(path, &file));
 }
 
@@ -228,10 +232,10 @@ static void test_links(void)
     check_name_refused(path, "alias/tokens", "/alias is a soft link");
     hid_t dataset;
     int64_t shape[8];
-    int rank;
+    int dimensions;
     CHECK_OK(h5file_open(path, &file));
-    CHECK_OK(
-        h5file_open_dataset(file, path, "real/tokens", H5T_STD_U16LE, 1, &dataset, shape, &rank));
+    CHECK_OK(h5file_open_dataset(file, path, "real/tokens", H5T_STD_U16LE, 1, &dataset, shape,
+                                 &dimensions));
     H5Dclose(dataset);
     CHECK_OK(h5file_close(path, &file));
 }

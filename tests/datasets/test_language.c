@@ -1,5 +1,5 @@
 /* Compares language tokens with MBartTokenizer and MBart50Tokenizer of transformers
- * (scripts/make_reference.py seq2seq): the ids of sources and targets, prepared pairs, and errors.
+ * (make_reference.py seq2seq): the ids of sources and targets, prepared pairs, and errors.
  */
 #include "base/memory.h"
 #include "datasets/prepare/prepare.h"
@@ -77,7 +77,7 @@ static void check_example(struct shard *s, const json_t *row)
     reference_check_ids("prepared", get_text(row, "text"), &parts[1], target);
 }
 
-/* Tests rows of "translation" with codes of two letters, and with those of the tokenizer. */
+/* Tests rows of "translation" with codes of two letters, and with the codes of the tokenizer. */
 static void check_prepare(const struct tokenizer *t, const json_t *row)
 {
     static const char *const keys[][2] = {{"en", "es"}, {"en_XX", "es_XX"}};

@@ -1,6 +1,5 @@
 /* Tests of nvidia_shard.h: chunks that are far larger than the data of the file, and stored chunks
- * that have another size. The contents of
- * shards are tested in test_sentence_pairs.c. */
+ * that have another size. The contents of shards are tested in test_sentence_pairs.c. */
 #include <hdf5.h>
 
 #include "datasets/shard/nvidia_shard.h"

@@ -1,5 +1,5 @@
 /* Tests of post-processors of byte-level tokenizers: RoBERTa's in both forms, and the BOS token of
- * Llama 3. The ids equal those of the Python package (scripts/make_tokenizer_reference.py). Also
+ * Llama 3. The ids equal the ids of the Python package (make_tokenizer_reference.py). Also
  * tested: training of a RoBERTa tokenizer, and its sentences and documents in shards. */
 #include <jansson.h>
 
@@ -127,7 +127,7 @@ static void test_training(void)
     CHECK_OK(tokenizer_destroy(&t));
     CHECK_OK(tokenizer_destroy(&plain));
     CHECK_FAILS(tokenizer_train(TOKENIZER_BPE, true, 260, &source, 1, &t), STATUS_USAGE,
-                "bpe takes 261");
+                "bpe needs 261");
 }
 
 /* An example contains whole sentences of one document. Each sentence occurs once. Only a sentence

@@ -104,14 +104,14 @@ static void test_bad_rows(void)
 {
     static const char good[] = "{\"prompt\": \"a\", \"chosen\": \"b\", \"rejected\": \"c\"}\n";
     static const char *const bad_rows[][2] = {
-        {"{\"prompt\": \"a\", \"chosen\": \"b\"}", "no field \"rejected\""},
-        {"{\"prompt\": \"a\", \"rejected\": \"b\"}", "no field \"chosen\""},
+        {"{\"prompt\": \"a\", \"chosen\": \"b\"}", "no field 'rejected'"},
+        {"{\"prompt\": \"a\", \"rejected\": \"b\"}", "no field 'chosen'"},
         {"{\"prompt\": 1, \"chosen\": \"b\", \"rejected\": \"c\"}",
-         "\"prompt\" is neither a text nor a list of messages"},
+         "'prompt' is neither a string nor a list of messages"},
         {"{\"prompt\": \"a\", \"chosen\": [" SAID("b") "], \"rejected\": \"c\"}",
-         "must be both texts or both lists"},
+         "must both be strings, or both be lists"},
         {"{\"prompt\": [" USER("a") "], \"chosen\": \"b\", \"rejected\": \"c\"}",
-         "\"prompt\" and \"rejected\" must be both"},
+         "'prompt' and 'rejected' must both"},
         {"{\"prompt\": \"\", \"chosen\": \"b\", \"rejected\": \"c\"}", "the prompt is empty"},
         {"{\"chosen\": \"b\", \"rejected\": \"c\"}", "no common beginning"},
         {"{\"prompt\": \"a\", \"chosen\": \"\", \"rejected\": \"c\"}",

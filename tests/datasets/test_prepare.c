@@ -1,6 +1,6 @@
-/* Tests of prepare_clm with text files: ids equal those of the whole text, the output
- * does not depend on the number of workers, documents are complete and in the correct set, and a
- * failure leaves no files. */
+/* Tests of prepare_clm with text files: ids equal the ids of the whole text, the output does not
+ * depend on the number of workers, documents are complete and in the correct set, and a failure
+ * leaves no files. */
 #include <dirent.h>
 #include <errno.h>
 #include <signal.h>
@@ -219,7 +219,7 @@ static void test_json_lines(void)
     static const struct {
         const char *row, *reason;
     } bad[] = {{"{\"text\": 1}", "not a string"},
-               {"{\"body\": \"x\"}", "no field \"text\""},
+               {"{\"body\": \"x\"}", "no field 'text'"},
                {"[1]", "not a JSON object"},
                {"\"text\"", "not a JSON object"},
                {"{\"text\": \"x\"", "not valid JSON"},
@@ -257,7 +257,7 @@ static void write_documents(char *texts[20], char *inputs[20])
     }
 }
 
-/* Checks that the tokens are those of the documents with chosen[i] == value, in order. */
+/* Checks that the tokens are the tokens of the documents with chosen[i] == value, in order. */
 static void check_tokens(const struct prepared *c, char *const *texts, const bool *chosen,
                          bool value)
 {

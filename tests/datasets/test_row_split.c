@@ -176,9 +176,9 @@ static void test_pairs(void)
         char *input = write_rows("pairs.jsonl");
         struct prepare_options o = make_options(&input, "pairs", 1);
         CHECK_FAILS(prepare_classify(&o, &report), STATUS_DATA,
-                    first == 0 ? "pairs.jsonl:2: no field \"text_pair\", which the first row "
-                                 "has"
-                               : "which the first row does not have");
+                    first == 0 ? "pairs.jsonl:2: the row has no field 'text_pair', but the first "
+                                 "row has it"
+                               : "the row has the field 'text_pair', but the first row has none");
         CHECK_FAILS(prepare_regress(&o, &report), STATUS_DATA, "text_pair");
         o.skip_bad_rows = true;
         CHECK_OK(prepare_regress(&o, &report));

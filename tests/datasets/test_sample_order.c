@@ -140,7 +140,7 @@ static void test_errors(void)
         sample_order_init(&order, samples, (const double[]){1.0, (double)INFINITY}, 2, 1, true),
         STATUS_RECIPE, "finite");
     CHECK_FAILS(sample_order_init(&order, samples, (const double[]){1e308, 1e308}, 2, 1, true),
-                STATUS_RECIPE, "too large");
+                STATUS_RECIPE, "not finite");
     CHECK_FAILS(sample_order_init(&order, samples, NULL, 0, 1, true), STATUS_RECIPE,
                 "0 data sources");
     CHECK_FAILS(sample_order_init(&order, samples, NULL, 65, 1, true), STATUS_RECIPE,

@@ -3,6 +3,7 @@
 #include "base/memory.h"
 #include "base/random.h"
 #include "datasets/prepare/prepare.h"
+#include "datasets/shard/h5file.h"
 #include "datasets/shard/shard.h"
 #include "datasets/shard/shard_set.h"
 #include "tests/datasets/batch_layouts.h"
@@ -102,13 +103,13 @@ static void test_bad_rows(void)
 {
     static const char good[] = "{\"source\": \"a\", \"target\": \"b\"}\n";
     static const char *const bad_rows[][2] = {
-        {"{\"source\": \"a\"}", "no field \"target\""},
-        {"{\"text\": \"a\"}", "no field \"source\" with \"target\", or \"translation\""},
-        {"{\"source\": \" \", \"target\": \"b\"}", "\"source\" is empty"},
-        {"{\"source\": \"a\", \"target\": \"\"}", "\"target\" is empty"},
-        {"{\"source\": \"a\", \"target\": 1}", "\"target\" is not a string"},
-        {"{\"translation\": {\"en\": \"a\"}}", "no field \"es\""},
-        {"{\"translation\": \"a\"}", "\"translation\" is not an object"},
+        {"{\"source\": \"a\"}", "no field 'target'"},
+        {"{\"text\": \"a\"}", "no field 'source' with 'target', or 'translation'"},
+        {"{\"source\": \" \", \"target\": \"b\"}", "'source' is empty"},
+        {"{\"source\": \"a\", \"target\": \"\"}", "'target' is empty"},
+        {"{\"source\": \"a\", \"target\": 1}", "'target' is not a string"},
+        {"{\"translation\": {\"en\": \"a\"}}", "no field 'es'"},
+        {"{\"translation\": \"a\"}", "'translation' is not an object"},
         {"{\"source\": \"0123456789\", \"target\": \"b\"}",
          "the source has 11 tokens, more than 8 (--sequence-length)"},
         {"{\"source\": \"a\", \"target\": \"0123456789\"}", "the target has 11 tokens"},
@@ -218,6 +219,40 @@ static void set_interleaving(struct loader_options *layout)
     layout->interleave_micro_batches = layout->ranks % 2 == 0 && layout->first_sample == 0;
 }
 
+/* Sets the number of tokens of a source in a shard. */
+static void set_source(const char *path, hsize_t example, int64_t tokens)
+{
+    const hsize_t one = 1;
+    hid_t file = H5Fopen(path, H5F_ACC_RDWR, H5P_DEFAULT);
+    CHECK(file >= 0);
+    hid_t set = H5Dopen2(file, "source", H5P_DEFAULT), all = H5Dget_space(set);
+    hid_t element = H5Screate_simple(1, &one, NULL);
+    CHECK(H5Sselect_hyperslab(all, H5S_SELECT_SET, &example, NULL, &one, NULL) >= 0);
+    CHECK(H5Dwrite(set, H5T_NATIVE_INT64, element, all, H5P_DEFAULT, &tokens) >= 0);
+    H5Sclose(element);
+    H5Sclose(all);
+    H5Dclose(set);
+    H5Fclose(file);
+}
+
+/* A damaged shard with an empty source or target is refused. Readers of batches rely on this. */
+static void test_empty_sides(void)
+{
+    struct loader *l;
+    struct shard *s;
+    int64_t range[2];
+    struct loader_source source = {folder_file("rows/train-00000-of-00001.h5"), 1};
+    struct loader_options o = make_options();
+    o.sources = &source;
+    CHECK_OK(shard_open(source.path, &s));
+    CHECK_OK(shard_read_documents(s, 1, 2, range));
+    CHECK_OK(shard_close(&s));
+    set_source(source.path, 1, 0);
+    CHECK_FAILS(loader_open(&o, &l), STATUS_DATA, "tokens and a source of 0");
+    set_source(source.path, 1, range[1] - range[0]);
+    CHECK_FAILS(loader_open(&o, &l), STATUS_DATA, "example 1 has ");
+}
+
 static void test_refused(void)
 {
     struct loader *l;
@@ -247,6 +282,7 @@ int main(void)
     make_pairs();
     check_layouts(&(struct layout_test){make_options(), set_interleaving, describe_example});
     test_refused();
+    test_empty_sides();
     CHECK_OK(tokenizer_destroy(&wordpiece));
     CHECK_OK(tokenizer_destroy(&tokenizer));
     return 0;

@@ -157,16 +157,16 @@ static void test_rows(void)
 static void test_bad_rows(void)
 {
     static const char *const bad_rows[][2] = {
-        {"{\"prompt\": \"a\"}", "no field \"completion\""},
-        {"{\"prompt\": \"a\", \"completion\": \" \\n\"}", "\"completion\" is empty"},
-        {"{\"prompt\": [], \"completion\": []}", "\"prompt\" is not a non-empty list of messages"},
-        {"{\"prompt\": \"a\", \"completion\": [1]}", "\"completion\" is not a string"},
+        {"{\"prompt\": \"a\"}", "no field 'completion'"},
+        {"{\"prompt\": \"a\", \"completion\": \" \\n\"}", "'completion' is empty"},
+        {"{\"prompt\": [], \"completion\": []}", "'prompt' is not a non-empty list of messages"},
+        {"{\"prompt\": \"a\", \"completion\": [1]}", "'completion' is not a string"},
         {"{\"prompt\": [{\"role\": \"user\", \"content\": \"a\"}], \"completion\": [{\"role\": "
          "\"assistant\", \"content\": \"\"}]}",
          "message 1: the assistant message is empty"},
-        {"{\"text\": \"\"}", "\"text\" is empty"},
-        {"{\"instruction\": \"a\"}", "no field \"output\""},
-        {"{\"question\": \"a\"}", "no field \"prompt\" with"},
+        {"{\"text\": \"\"}", "'text' is empty"},
+        {"{\"instruction\": \"a\"}", "no field 'output'"},
+        {"{\"question\": \"a\"}", "no field 'prompt' with"},
         {"{\"prompt\": \"a long prompt of many words\", \"completion\": \"b\"}",
          "nothing to learn"},
         {"7", "not a JSON object"},

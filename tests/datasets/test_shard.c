@@ -24,8 +24,7 @@ static int32_t make_token(int64_t i, int64_t vocab_size)
     return (int32_t)random_below(7, (uint64_t)i, (uint64_t)vocab_size);
 }
 
-/* Writes a shard of `tokens` tokens. Each document has `document` tokens; the last one may have
- * fewer. */
+/* Writes a shard of `tokens` tokens. Each document has `document` tokens, or fewer at the end. */
 static void write_shard(const char *path, int64_t vocab_size, int64_t tokens, int64_t document)
 {
     struct shard_header header = {.vocab_size = vocab_size, .eos_id = -1};

@@ -513,18 +513,22 @@ static void check_bad_row(prepare_function prepare_rows, const char *row, const 
 
 static void test_bad_rows(void)
 {
-    check_bad_rows(prepare_classify, "{\"text\": \"the\"}", "no field \"label\"");
-    check_bad_rows(prepare_classify, "{\"label\": 1}", "no field \"text\"");
+    check_bad_rows(prepare_classify, "{\"text\": \"the\"}", "no field 'label'");
+    check_bad_rows(prepare_classify, "{\"label\": 1}", "no field 'text'");
     check_bad_rows(prepare_classify, "{\"text\": \" \", \"label\": 1}",
-                   "the field \"text\" is empty");
+                   "the field 'text' is empty");
     check_bad_rows(prepare_classify, "{\"text\": \"a\", \"text_pair\": \"\", \"label\": 1}",
                    "is empty");
     check_bad_rows(prepare_classify, "{\"text\": \"a\", \"label\": 1.5}",
-                   "neither a text nor an integer");
+                   "neither a string nor an integer");
     check_bad_rows(prepare_classify, "{\"text\": \"a\", \"label\": \"\"}", "0 bytes");
-    check_bad_rows(prepare_regress, "{\"text\": \"a\", \"label\": \"x\"}", "the field \"label\"");
+    check_bad_rows(prepare_regress, "{\"text\": \"a\", \"label\": \"x\"}", "the field 'label'");
     check_bad_rows(prepare_regress, "{\"text\": \"a\", \"label\": 1e99}", "too large");
     check_bad_rows(prepare_classify, "not JSON", "not valid JSON");
+    check_bad_row(prepare_classify_tokens, "EU NNP B-NP B-ORG\nrejects VBZ B-VP O\n",
+                  "not valid JSON: invalid token near 'EU'; this looks like CoNLL");
+    check_bad_row(prepare_classify_tokens, "rejects\tO\n", "looks like CoNLL");
+    check_bad_row(prepare_classify_tokens, "O\n", "; the input must be JSON Lines");
     check_bad_row(prepare_classify_tokens, "{\"tokens\": [\"a\"], \"labels\": []}",
                   "1 tokens, but 0 labels");
     check_bad_row(prepare_classify_tokens, "{\"tokens\": [\"\"], \"labels\": [1]}",
@@ -533,18 +537,17 @@ static void test_bad_rows(void)
                   "{\"question\": \"a\", \"context\": \"b c\", \"answer\": \"c\", "
                   "\"answer_start\": 1}",
                   "does not contain the answer at character 1");
-    check_bad_row(prepare_answer, "{\"question\": \"a\", \"context\": \"b\"}",
-                  "no field \"answer\"");
+    check_bad_row(prepare_answer, "{\"question\": \"a\", \"context\": \"b\"}", "no field 'answer'");
     check_bad_row(prepare_choose, "{\"text\": \"a\", \"choices\": [\"b\"], \"label\": 0}",
-                  "at least two texts");
+                  "at least two strings");
     check_bad_row(prepare_choose, "{\"text\": \"a\", \"choices\": [\"b\", \"c\"], \"label\": 2}",
                   "is not one of");
-    check_bad_row(prepare_embed, "{\"text\": \"a\"}", "no field \"text_pair\"");
+    check_bad_row(prepare_embed, "{\"text\": \"a\"}", "no field 'text_pair'");
     struct prepare_report report;
     CHECK_FAILS(prepare_shards(prepare_classify, wordpiece, "bad.jsonl", labelled_rows, "bad",
                                (struct prepare_options){.sequence_tokens = 16, .labels = "yes,no"},
                                &report),
-                STATUS_DATA, "\"maybe\" is not one of --labels");
+                STATUS_DATA, "'maybe' is not one of --labels");
 }
 
 /* Sources with other labels, or with the same labels in another order, are refused. */

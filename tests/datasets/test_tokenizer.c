@@ -6,7 +6,7 @@
 #include "base/file.h"
 #include "base/random.h"
 #include "datasets/rows/corpus.h"
-#include "datasets/tokenizer/alphabet.h"
+#include "datasets/text/alphabet.h"
 #include "datasets/tokenizer/tokenizer_impl.h"
 #include "tests/check.h"
 #include "tests/datasets/tokenizer_reference.h"

@@ -125,7 +125,7 @@ static void test_rows(void)
                                 type),
                     0);
         check_error("warning: rows.jsonl:3: column ");
-        check_error("warning: rows.jsonl:4: no field \"text\" (the row has");
+        check_error("warning: rows.jsonl:4: no field 'text' (the row has");
         check_error("warning: 2 rows were skipped");
         check_error("[W-BAD-ROW]");
         check_error("[W-SKIPPED-ROWS]");

@@ -1,6 +1,6 @@
 /* Tests of tokenizers with the sections of published models (Qwen 2, SmolLM2, Llama 2, Mistral,
- * Gemma, GPT-1): ids and decoded texts equal those of the Python package
- * (scripts/make_tokenizer_reference.py). Also tested: the normal forms of every code point, texts
+ * Gemma, GPT-1): ids and decoded texts are the same as in the Python package
+ * (make_tokenizer_reference.py). Also tested: the normal forms of every code point, texts
  * in parts, refusals and malicious files. */
 #include <jansson.h>
 
@@ -55,7 +55,7 @@ static void check_texts(const char *name, const struct tokenizer *t, const json_
     token_list_free(&ids);
 }
 
-/* Checks the tokens around a text: those of the post-processor, not of names in the vocabulary. */
+/* Checks the tokens around a text. The post-processor determines them, not the vocabulary. */
 static void check_around(const char *name, const struct tokenizer *t, const json_t *texts,
                          const json_t *expected)
 {
@@ -152,7 +152,7 @@ static status count_word(void *context, const char *word, size_t bytes, size_t o
     return STATUS_OK;
 }
 
-/* The characters that Digits separates are those of the package. */
+/* Digits separates the same characters as the package. */
 static void test_digits(const json_t *root)
 {
     const struct word_split split = {{{.kind = WORD_SPLIT_EACH_DIGIT}}, 1};

@@ -54,8 +54,8 @@ struct bad_part {
 static const struct bad_part bad_parts[] = {
     {"\"1.0\"", "\"2.0\"", "version"},
     {"\"version\"", "\"versiom\"", "versiom"},
-    {"\"truncation\":null", "\"truncation\":{}", "truncation"},
-    {"\"padding\":null", "\"padding\":{\"strategy\":\"x\"}", "padding"},
+    {"\"truncation\":null", "\"truncation\":{}", "truncation is set, which is not"},
+    {"\"padding\":null", "\"padding\":{\"strategy\":\"x\"}", "set it to null"},
     {"\"normalizer\":null", "\"normalizer\":{\"type\":\"Nmt\"}", "'Nmt'"},
     {"\"type\":\"BPE\"", "\"type\":\"WordLevel\"", "'WordLevel'"},
     {"\"type\":\"BPE\"", "\"type\":7", "(no type)"},
@@ -280,7 +280,7 @@ static void test_added_tokens(void)
 }
 
 /* Added tokens that are not special are found without special tokens too. The text of a special
- * token is then skipped as a whole. The ids are those of Hugging Face tokenizers 0.23. */
+ * token is then skipped as a whole. Hugging Face tokenizers 0.23 gives these ids. */
 static void test_plain_added_tokens(void)
 {
     static const struct {

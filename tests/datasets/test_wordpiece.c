@@ -1,5 +1,5 @@
-/* Tests of WordPiece: words, ids, pairs and decoded texts equal those of the Python package. Also
- * tested: tokenizer.json and vocab.txt, training, and malicious texts and files. */
+/* Tests of WordPiece: words, ids, pairs and decoded texts are the same as in the Python package.
+ * Also tested: tokenizer.json and vocab.txt, training, and malicious texts and files. */
 #include <jansson.h>
 
 #include "base/memory.h"
@@ -248,7 +248,7 @@ static void test_bad_files(void)
               "continuing_subword_prefix");
     check_bad("\"max_input_chars_per_word\":100", "\"max_input_chars_per_word\":0",
               "max_input_chars_per_word");
-    check_bad("\"truncation\":null", "\"truncation\":{}", "truncation");
+    check_bad("\"truncation\":null", "\"truncation\":{}", "set it to null");
     check_bad("\"normalized\":false", "\"normalized\":true", "normalized");
     check_bad("\"##a\":", "\"\":", "empty");
 }
@@ -345,7 +345,7 @@ static void test_malicious_texts(void)
     struct token_list ids = {0};
     int64_t first;
     CHECK_FAILS(tokenizer_encode_pair(t, "a", 1, "b", 1, false, 2, &ids, &first), STATUS_USAGE,
-                "at most 2");
+                "limit of 2 tokens");
     CHECK_EQUAL(ids.count, 0);
     token_list_free(&ids);
     CHECK_OK(tokenizer_destroy(&t));

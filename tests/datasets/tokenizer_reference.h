@@ -15,7 +15,7 @@ static inline char *reference_path(const char *name)
     return folder_join(folder_join(source, "tests/reference/tokenizer"), name);
 }
 
-/* reference_check_ids - compare the ids of a text with those of the Python package. */
+/* reference_check_ids - compare the ids of a text with the ids of the Python package. */
 static inline void reference_check_ids(const char *tokenizer, const char *text,
                                        const struct token_list *ids, const json_t *expected)
 {

@@ -15,7 +15,8 @@
 #
 # All blocks of a page share one shell: variables, functions and the folder remain. `bireme` is on
 # PATH. The folder has copies of recipes/ and scripts/, and corpus/ with the text of the licence in
-# several files. Blocks that call mpirun are skipped if MPI is missing. Exit code 77: skipped.
+# several files. Blocks that call mpirun are skipped if MPI is missing, and blocks that train in fp8
+# if the processor has no bf16. Exit code 77: skipped.
 #
 # At the end, each field of each metrics.jsonl that the page wrote must be documented.
 set -euo pipefail
@@ -86,6 +87,12 @@ has_mpi() {
     command -v mpirun >/dev/null && bireme --version | grep -q '^MPI  *MPI'
 }
 
+has_bf16() {
+    local message
+    message=$(bireme plan recipes/t5_base.yaml train.precision=bf16 2>&1) || true
+    [[ $message != *'precision bf16: this processor lacks'* ]]
+}
+
 # run_block BODY CODE: run a block, which must end with this code.
 run_block() {
     local expected=$2 code=0
@@ -126,7 +133,8 @@ for head in "$folder"/steps/*.head; do
     case $kind in
     setup | test)
         [ -z "$script" ] || sed -E -i "$script" "$body"
-        if grep -q mpirun "$body" && ! has_mpi; then
+        if { grep -q mpirun "$body" && ! has_mpi; } ||
+            { grep -q 'precision=fp8' "$body" && ! has_bf16; }; then
             skipped=$((skipped + 1)) missing=yes
             continue
         fi
@@ -155,4 +163,4 @@ if list_undocumented >"$output"; then
     false
 fi
 steps=$(find "$folder/steps" -name '*.head' | wc -l)
-echo "$(basename "$page"): $steps steps, $skipped skipped without MPI"
+echo "$(basename "$page"): $steps steps, $skipped skipped without MPI or bf16"

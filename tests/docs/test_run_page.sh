@@ -1,5 +1,6 @@
 #!/bin/bash
 # Tests that the scripts of this folder report each wrong page and accept correct ones.
+# ctest: name docs_can_fail
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd -P)
 folder=$(mktemp -d)

@@ -128,6 +128,31 @@ check_abandoned_save() {
     resume abandoned 2 20
 }
 
+# A shard is damaged while a save is running.
+check_damaged_in_save() {
+    need_shim
+    need_mpirun
+    local ranks
+    for ranks in 1 2; do
+        rm -rf during damaged && cp -r data damaged
+        start_job during "${mpirun[@]}" -np $ranks env LD_PRELOAD="$shim" \
+            FAULT_DIR=during/checkpoints/tmp-step FAULT_DO=slow FAULT_AT=1 FAULT_STICKY=1 \
+            FAULT_SLOW_MS=40 "$program" train recipe.yaml run_dir="$folder/during" \
+            train.max_steps=1000000 evaluate.every=0 checkpoint.every=300 data.validation=null \
+            'data.train=damaged/train-*.h5'
+        wait_until 60 'no save has begun' sh -c 'ls -d during/checkpoints/tmp-step-00000300*' \
+            >out 2>&1
+        # 20 of 43 KiB, which contain most of the tokens.
+        dd if=/dev/zero of="$(echo damaged/train-*.h5)" bs=1024 count=20 seek=10 conv=notrunc \
+            status=none
+        end_job
+        [ "$code" = 65 ] || fail "a damaged shard ended the run with $code"
+        expect_error '^error: .*step [3-6][0-9]*: .*damaged/train-.*\[E-DATA\]$'
+        grep -q '^saved step 300 in ' stderr || fail 'the running save was not published'
+        run_bireme 0 checkpoint verify during/checkpoints/step-00000300
+    done
+}
+
 check_slow_save() {
     need_shim
     local stalls

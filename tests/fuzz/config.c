@@ -1,5 +1,4 @@
-/* Fuzz target: config.json of a model folder. A file that is accepted can be written and read
- * again. */
+/* Fuzz target: config.json of a model folder. An accepted file can be written and read again. */
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -1,5 +1,5 @@
 /* Fuzz target: tables. The strict reader and the one that skips bad rows agree. The first byte
- * selects the delimiter: that of the first line, or a tab, which has other rules for quotes. */
+ * selects the delimiter: from the first line, or a tab, which has other rules for quotes. */
 #include "datasets/rows/row_file.h"
 #include "tests/fuzz/read_rows.h"
 

@@ -10,6 +10,7 @@
 
 #include "base/file.h"
 #include "base/log.h"
+#include "datasets/shard/h5file.h"
 
 enum { PATHS = 8 };
 
@@ -107,6 +108,10 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     fuzz_require(mkdtemp(folder) != NULL, "the folder for test files can be created");
     atexit(remove_folder);
     log_quiet(true);
+    h5file_init();
+    /* Each open file has a table of 512 KiB. Without a limit HDF5 uses it again for the next file;
+     * otherwise the system clears new pages for each input. */
+    H5set_free_list_limits(-1, -1, -1, -1, -1, -1);
     fuzz_require(__sanitizer_install_malloc_and_free_hooks(count_allocation, count_release) > 0,
                  "allocations can be counted");
     return 0;

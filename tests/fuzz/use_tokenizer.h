@@ -32,6 +32,8 @@ static inline void save_and_compare(const struct tokenizer *t)
     char saved[FILE_PATH_BYTES];
     struct tokenizer *again = NULL;
     status result = file_join(saved, fuzz_folder(), "saved");
+    /* tokenizer_save does not replace the files of a tokenizer of another kind */
+    result = result == STATUS_OK ? file_remove_tree(saved) : result;
     result = result == STATUS_OK ? tokenizer_save(t, saved) : result;
     result = result == STATUS_OK ? tokenizer_open(saved, &again) : result;
     fuzz_require(result == STATUS_OK, status_pending()->text);

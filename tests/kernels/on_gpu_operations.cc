@@ -223,12 +223,55 @@ template <> struct with_copies<cuda_adamw_parts_update> {
         copies.add(p.parts, p.part_count);
         copies.add(weights, p.elements);
         copies.add(copy, p.elements);
-        copies.add(moment1, p.moment_elements);
-        copies.add(moment2, p.moment_elements);
+        copies.add(moment1, p.moment_elems);
+        copies.add(moment2, p.moment_elems);
         copies.add(gradient, p.elements);
         return copies.run([&] {
             return cuda_adamw_parts_update(k, weights, copy, moment1, moment2, gradient, &p,
                                            &settings);
+        });
+    }
+};
+
+template <> struct with_copies<cuda_lamb_parts_moments> {
+    static status call(struct kernels *k, double *sums, const float *weights, float *moment1,
+                       float *moment2, const float *gradient, const struct adamw_parts *host_parts,
+                       const struct adamw *host_settings)
+    {
+        struct adamw settings = *host_settings;
+        struct adamw_parts p = *host_parts;
+        operand_copies copies(k->device, k->stream);
+        copies.add(settings.control, 1);
+        copies.add(p.parts, p.part_count);
+        copies.add(sums, 2 * p.part_count);
+        copies.add(weights, p.elements);
+        copies.add(moment1, p.moment_elems);
+        copies.add(moment2, p.moment_elems);
+        copies.add(gradient, p.elements);
+        return copies.run([&] {
+            return cuda_lamb_parts_moments(k, sums, weights, moment1, moment2, gradient, &p,
+                                           &settings);
+        });
+    }
+};
+
+template <> struct with_copies<cuda_lamb_parts_apply> {
+    static status call(struct kernels *k, float *weights, bf16 *copy, const float *moment1,
+                       const float *moment2, const double *ratios,
+                       const struct adamw_parts *host_parts, const struct adamw *host_settings)
+    {
+        struct adamw settings = *host_settings;
+        struct adamw_parts p = *host_parts;
+        operand_copies copies(k->device, k->stream);
+        copies.add(settings.control, 1);
+        copies.add(p.parts, p.part_count);
+        copies.add(ratios, p.part_count);
+        copies.add(weights, p.elements);
+        copies.add(copy, p.elements);
+        copies.add(moment1, p.moment_elems);
+        copies.add(moment2, p.moment_elems);
+        return copies.run([&] {
+            return cuda_lamb_parts_apply(k, weights, copy, moment1, moment2, ratios, &p, &settings);
         });
     }
 };
@@ -390,6 +433,23 @@ template <> struct with_copies<cuda_op_loss_stats> {
         copies.add(t.argmax, rows);
         copies.add(t.entropies, rows);
         return copies.run([&] { return cuda_op_loss_stats(k, out, &t, rows); });
+    }
+};
+
+template <> struct with_copies<cuda_head_loss_run> {
+    static status call(struct kernels *k, double *out, struct tensor gradients,
+                       struct tensor outputs, const struct head_loss *settings)
+    {
+        struct head_loss h = *settings;
+        bool by_columns = h.kind == HEAD_LOSS_COLUMNS;
+        operand_copies copies(k->device, k->stream);
+        copies.add(out, HEAD_LOSS_SUMS);
+        copies.add(gradients);
+        copies.add(outputs);
+        copies.add(h.example_rows, h.examples + 1);
+        copies.add(h.labels, h.examples * (by_columns ? outputs.columns : 1));
+        copies.add(h.targets, h.examples);
+        return copies.run([&] { return cuda_head_loss_run(k, out, gradients, outputs, &h); });
     }
 };
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 extern "C" {
-#include "base/device.h"
+#include "base/device/device.h"
 #include "base/tensor.h"
 }
 
@@ -18,8 +18,8 @@ extern "C" {
  * Memory    All copies are in one block of plain device memory, with guard bytes before and after
  *           each. The block remains for the next call (operand_copies_release). Operands that
  *           overlap, such as views of one matrix, have one common copy. The address of a copy is
- *           that of its operand modulo 16, plus a multiple of 64. The gaps between the rows of a
- *           tensor are copied too
+ *           the address of its operand modulo 16, plus a multiple of 64. The gaps between the rows
+ *           of a tensor are copied too
  * Errors    `run` fails with STATUS_INTERNAL if the operation writes a guard byte or an operand
  *           that its prototype declares const. After any error the operands in host memory have
  *           their previous values */
@@ -81,6 +81,5 @@ class operand_copies
     size_t block_bytes = 0;
 };
 
-/* operand_copies_release - release all device memory of copies. Call it before the device is
- * destroyed. */
+/* operand_copies_release - release all device memory of copies, before the device is destroyed. */
 void operand_copies_release(void);

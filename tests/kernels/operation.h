@@ -1,7 +1,7 @@
 /* Shared code of the tests of operations: seeded tensors between guard bytes, contexts for every
  * instruction set that this processor supports, and comparisons with the oracle.
  *
- * Letters of shapes are those of kernels.h: B batch, T tokens, N rows (B T), C width, H heads,
+ * Letters of shapes are as in kernels.h: B batch, T tokens, N rows (B T), C width, H heads,
  * G key-value heads, D head width, F inner width, V vocabulary, P positions; in a GEMM, K inner
  * size and M outputs. */
 #pragma once
@@ -219,8 +219,7 @@ static inline struct kernels *operation_context(struct device *dev, const char *
     return on_gpu_context(dev, dtype, limits);
 }
 #else
-/* The instruction sets of the CPU back-end, best last. Each test runs with all that this machine
- * supports. */
+/* The instruction sets of the CPU back-end, best last. Each test runs with all supported ones. */
 static const char *const operation_variants[] = {"baseline", "v3", "v4", "v4_bf16"};
 enum { OPERATION_VARIANTS = 4, OPERATION_ON_GPU = 0, OPERATION_HOST = 1 };
 
@@ -260,8 +259,24 @@ static inline void operation_device_release(struct device *dev)
     }
 }
 
+/* operation_is_emulated - return whether an emulator runs this CPU program (BIREME_EMULATED_CPU=1,
+ * scripts/check_arm64.sh). Some tests omit their largest shapes there, which would take many
+ * minutes. */
+static inline bool operation_is_emulated(void)
+{
+    const char *value = getenv("BIREME_EMULATED_CPU");
+    return value != NULL && strcmp(value, "1") == 0;
+}
+
+/* operation_is_too_long - return whether a test of many numbers of threads omits a shape with this
+ * number of multiplications, because an emulator would need minutes. */
+static inline bool operation_is_too_long(int64_t multiplications)
+{
+    return operation_is_emulated() && multiplications > 100000000;
+}
+
 /* With the thread sanitizer, the time of a barrier in the emulator grows with the square of the
- * block's threads. So tests omit shapes with many blocks. */
+ * block's threads. Therefore tests omit shapes with many blocks. */
 #ifdef __SANITIZE_THREAD__
 enum { OPERATION_THREAD_SANITIZER = 1 };
 #else

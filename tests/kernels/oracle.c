@@ -11,7 +11,8 @@ double oracle_largest(struct tensor t)
     double largest = 0;
     for (int64_t i = 0; i < t.rows; i++) {
         for (int64_t j = 0; j < t.columns; j++) {
-            largest = fmax(largest, fabs(oracle_get(t, i, j)));
+            double value = fabs(oracle_get(t, i, j)); /* with fmax, gcc 12 crashes for arm64 */
+            largest = value > largest ? value : largest;
         }
     }
     return largest;
@@ -189,6 +190,12 @@ static void compute_norm_statistics(struct tensor z, int64_t row, enum norm_kind
     *reciprocal = 1.0 / sqrt(squares / (double)z.columns + epsilon);
 }
 
+/* Returns an element of gamma; 1 if the norm has no weight. */
+static double get_gamma(struct tensor gamma, int64_t c)
+{
+    return is_present(gamma) ? oracle_get(gamma, 0, c) : 1.0;
+}
+
 void oracle_residual_norm_forward(struct tensor z, struct tensor y, struct tensor statistics,
                                   struct tensor x, struct tensor delta, struct tensor gamma,
                                   struct tensor beta, enum norm_kind kind, double epsilon,
@@ -214,7 +221,7 @@ void oracle_residual_norm_forward(struct tensor z, struct tensor y, struct tenso
         for (int64_t c = 0; c < in.columns; c++) {
             double shift = is_present(beta) ? oracle_get(beta, 0, c) : 0.0;
             double normal = (oracle_get(in, n, c) - mean) * reciprocal;
-            oracle_set(y, n, c, normal * oracle_get(gamma, 0, c) + shift);
+            oracle_set(y, n, c, normal * get_gamma(gamma, c) + shift);
         }
     }
 }
@@ -240,7 +247,7 @@ void oracle_residual_norm_backward(struct tensor dz, struct tensor ddelta, struc
         double mean = oracle_get(statistics, n, 0), r = oracle_get(statistics, n, 1);
         double sum_g = 0, sum_gh = 0;
         for (int64_t c = 0; c < columns; c++) {
-            double g = get_output_gradient(dz, dy, n, c, residual) * oracle_get(gamma, 0, c);
+            double g = get_output_gradient(dz, dy, n, c, residual) * get_gamma(gamma, c);
             sum_g += g;
             sum_gh += g * (oracle_get(z, n, c) - mean) * r;
         }
@@ -249,11 +256,13 @@ void oracle_residual_norm_backward(struct tensor dz, struct tensor ddelta, struc
         for (int64_t c = 0; c < columns; c++) {
             double h = (oracle_get(z, n, c) - mean) * r;
             double d = get_output_gradient(dz, dy, n, c, residual);
-            add_to_element(dgamma, 0, c, d * h);
+            if (is_present(dgamma)) {
+                add_to_element(dgamma, 0, c, d * h);
+            }
             if (is_present(dbeta)) {
                 add_to_element(dbeta, 0, c, d);
             }
-            double gradient = r * (d * oracle_get(gamma, 0, c) - mean_g - h * mean_gh);
+            double gradient = r * (d * get_gamma(gamma, c) - mean_g - h * mean_gh);
             double before = residual == NORM_RESIDUAL_PRE ? oracle_get(dz, n, c) : 0.0;
             oracle_set(dz, n, c, before + gradient);
             if (is_present(ddelta)) {

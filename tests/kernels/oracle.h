@@ -2,9 +2,9 @@
  * it.
  *
  * Each formula is one loop that reads and writes one element at a time, with sums in double
- * precision. Nothing is optimized or checked. Arguments, shapes and their letters are those of
- * kernels.h, without the context. Tensors may also be ORACLE_F64, which no back-end supports. Then
- * nothing is rounded, as finite differences and measurements of errors require. */
+ * precision. Nothing is optimized or checked. Arguments, shapes and their letters are the same as
+ * in kernels.h, without the context. Tensors may also be ORACLE_F64, which no back-end supports.
+ * Then nothing is rounded, as finite differences and measurements of errors require. */
 #pragma once
 
 #include "kernels/kernels.h"

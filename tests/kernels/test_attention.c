@@ -94,6 +94,22 @@ static const struct shape shapes[] = {
 
 enum { SHAPES = COUNT(shapes) };
 
+/* Shapes of test_huge_scores: one sequence, no dropout. */
+static const struct shape huge_shapes[] = {
+    {"causal", 2, 1, 64, true, 0, 1, {150}, {200}, 1, 0},
+    {"one query", 2, 1, 64, true, 0, 1, {1}, {200}, 1, 0},
+    {"short, width 32", 1, 1, 32, false, 0, 1, {70}, {100}, 1, 0},
+    {"window, width 128", 1, 1, 128, true, 60, 1, {140}, {140}, 1, 0},
+    {"bias", 1, 1, 64, false, 0, 1, {70}, {140}, 1, 0, {0}, 0, 8},
+    {"row kernels", 1, 1, 16, true, 0, 1, {40}, {100}, 1, 0},
+};
+
+#if defined(GPU_EMULATOR)
+enum { HUGE_STEP = 8 };
+#else
+enum { HUGE_STEP = 3 };
+#endif
+
 struct tensors {
     struct tensor q, keys, values, d_o, o, lse, dq, dkeys, dvalues, bias, d_bias;
 };
@@ -393,8 +409,8 @@ static void test_shared_prefix(struct kernels *k)
     release_tensors(&n);
 }
 
-/* If a key and its value change, the outputs of earlier rows stay the same and that of its row
- * changes. */
+/* If a key and its value change, the outputs of earlier rows stay the same and the output of its
+ * row changes. */
 static void test_causality(struct kernels *k)
 {
     const struct shape s = {"", 2, 2, 64, true, 0, 1, {150}, {150}, 1, 0};
@@ -414,6 +430,48 @@ static void test_causality(struct kernels *k)
     CHECK(!operation_equal(tensor_rows(m.o, last, 1), tensor_rows(n.o, last, 1)));
     release_tensors(&m);
     release_tensors(&n);
+}
+
+/* Tests scores of 2^20 to 2^100. From 2^31 on, their rounding errors exceed the exponent range of
+ * f32. The key with the largest score of a row gets a probability of 1. The gradients are only
+ * tested to be finite, because lse is too inexact to recompute the probabilities in the backward
+ * pass. */
+static void test_huge_scores(struct kernels *k, const struct shape *s)
+{
+    struct problem p;
+    make_problem(&p, s);
+    struct tensors m = make_tensors(&p, kernels_dtype(k)), exact = make_tensors(&p, ORACLE_F64);
+    for (int exponent = 10; exponent <= 50; exponent += HUGE_STEP) {
+        fill_tensors(m, ldexp(1, exponent));
+        copy_tensors(exact, m);
+        run_attention(k, &p, m);
+        struct attention a = add_bias(&p, exact);
+        oracle_attention_forward(exact.o, exact.lse, exact.q, exact.keys, exact.values, &a);
+        double epsilon = kernels_dtype(k) == DTYPE_BF16 ? 1e-2 : 1e-5;
+        for (int64_t r = LEAD; r < LEAD + s->queries[0]; r++) {
+            for (int64_t head = 0; head < s->heads; head++) {
+                double lse = oracle_get(exact.lse, head, r);
+                CHECK_NEAR(oracle_get(m.lse, head, r), lse, epsilon * fabs(lse));
+            }
+            for (int64_t c = 0; c < m.o.columns; c++) {
+                double o = oracle_get(exact.o, r, c);
+                CHECK_NEAR(oracle_get(m.o, r, c), o, epsilon * (1 + fabs(o)));
+                CHECK(isfinite(oracle_get(m.dq, r, c)));
+            }
+        }
+        for (int64_t r = LEAD; r < LEAD + s->keys[0]; r++) {
+            for (int64_t c = 0; c < m.dkeys.columns; c++) {
+                CHECK(isfinite(oracle_get(m.dkeys, r, c)) && isfinite(oracle_get(m.dvalues, r, c)));
+            }
+        }
+        for (int64_t r = 0; r < m.d_bias.rows; r++) {
+            for (int64_t head = 0; head < s->heads; head++) {
+                CHECK(isfinite(oracle_get(m.d_bias, r, head)));
+            }
+        }
+    }
+    release_tensors(&m);
+    release_tensors(&exact);
 }
 
 /* NaN in a query affects o and lse of its row only; NaN in a key, the rows that attend to it. */
@@ -586,6 +644,11 @@ static void test_all(struct kernels *k, struct kernels *other)
     test_shared_prefix(k);
     test_causality(k);
     test_nan(k);
+    for (int i = 0; i < (int)COUNT(huge_shapes); i++) {
+        if (!is_skipped(&huge_shapes[i])) {
+            test_huge_scores(k, &huge_shapes[i]);
+        }
+    }
     test_neighbours(k, 64);
     test_neighbours(k, 128);
 #if defined(GPU_EMULATOR)

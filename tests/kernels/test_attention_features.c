@@ -6,8 +6,8 @@
  *           Without it, each of the emulator's four schedules and each instruction set of a
  *           processor runs a quarter of the cases.
  * Bounds    The relative error of each result in the Frobenius norm, and the largest error of lse,
- *           are at most `bounds`. Except for lse, the error is also at most twice that of the plain
- *           attention.
+ *           are at most `bounds`. Except for lse, the error is also at most twice the error of the
+ *           plain attention.
  * Bits      Sequences that are packed into one call have the same bits as in separate calls. On a
  *           GPU this is checked a hundred times.
  * Memory    Rows in no sequence are NaN in operands and results, and stay NaN. Results are NaN
@@ -454,11 +454,14 @@ static void test_case(struct kernels *k, struct kernels *other, int number)
     release_tensors(&separate);
 }
 
+static bool has_bf16;
+
 static void test_all(struct kernels *k, struct kernels *other)
 {
     if (kernels_dtype(k) != DTYPE_BF16) {
         return;
     }
+    has_bf16 = true;
     int cases[CASES], count = choose_cases(cases, getenv("BIREME_LONG") != NULL ? 3 : 2);
     int quarters = get_case_quarters(wgmma_only);
     for (int i = 0; i < count; i++) {
@@ -482,5 +485,8 @@ int main(int count, char **arguments)
         .training = true,
     };
     operation_run_all(&limits, test_all);
+    if (!has_bf16) {
+        CHECK_SKIP("this processor has no bf16");
+    }
     return 0;
 }

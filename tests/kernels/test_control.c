@@ -1,8 +1,8 @@
 /* Tests the operations of a step's decision in device memory, and the updates that read it. All
  * back-ends must give the bits of the host. */
 #include "base/exact.h"
-#include "base/memory.h"
-#include "tests/kernels/operation.h"
+#include "kernels/fp8.h"
+#include "tests/kernels/flat_slice.h"
 
 /* ---- exact sums ---- */
 
@@ -179,8 +179,7 @@ static struct gradient_parts make_gradient_parts(struct gradient_part *parts, in
     return p;
 }
 
-/* The sums have the bits of op_sum_of_squares. The first element that is not finite is found
- * once. */
+/* The sums have the bits of op_sum_of_squares. The first non-finite element is found once. */
 static void test_gradient_squares(struct kernels *k, int64_t count)
 {
     struct tensor x = operation_random(DTYPE_F32, 1, count, 1, 1e20);
@@ -255,26 +254,7 @@ static void test_many_gradient_parts(struct kernels *k)
 
 /* ---- updates ---- */
 
-struct arrays {
-    struct tensor weights, copy, moment1, moment2, gradient;
-};
-
-static struct arrays make_arrays(int64_t count, enum dtype moments)
-{
-    struct arrays a = {
-        .weights = operation_random(DTYPE_F32, 1, count, 1, 1),
-        .copy = operation_random(DTYPE_BF16, 1, count, 2, 1),
-        .moment1 = operation_random(moments, 1, count, 3, 0.1),
-        .moment2 = operation_random(moments, 1, count, 4, 1),
-        .gradient = operation_random(DTYPE_F32, 1, count, 5, 1),
-    };
-    for (int64_t i = 0; i < count; i++) {
-        oracle_set(a.moment2, 0, i, fabs(oracle_get(a.moment2, 0, i)));
-    }
-    return a;
-}
-
-static void run_update(struct kernels *k, const struct arrays *a, const struct adamw *settings,
+static void run_update(struct kernels *k, const struct flat_slice *a, const struct adamw *settings,
                        bool lamb, double sums[2])
 {
     int64_t count = a->weights.columns;
@@ -289,35 +269,18 @@ static void run_update(struct kernels *k, const struct arrays *a, const struct a
     }
 }
 
-static bool are_equal(const struct arrays *a, const struct arrays *b)
+static bool are_equal(const struct flat_slice *a, const struct flat_slice *b)
 {
     return operation_equal(a->weights, b->weights) && operation_equal(a->copy, b->copy) &&
            operation_equal(a->moment1, b->moment1) && operation_equal(a->moment2, b->moment2);
 }
-
-static void release_arrays(struct arrays *a)
-{
-    struct tensor *all[] = {&a->weights, &a->copy, &a->moment1, &a->moment2, &a->gradient};
-    for (int i = 0; i < COUNT(all); i++) {
-        operation_release(all[i]);
-    }
-}
-
-static const struct adamw settings = {.learning_rate = 0.01f,
-                                      .beta1 = 0.9,
-                                      .beta2 = 0.95,
-                                      .epsilon = 1e-8f,
-                                      .weight_decay = 0.1f,
-                                      .gradient_scale = 0.125f,
-                                      .correction1 = 0.19f,
-                                      .correction2 = 0.0975f};
 
 /* An update that reads its factor from the control has the bits of one with the same factor in its
  * settings. A skipped one changes nothing, also with gradients that are not numbers. */
 static void test_updates(struct kernels *k, int64_t count, enum dtype moments, bool lamb)
 {
     struct update_control control = {0.37f, 0};
-    struct adamw host = settings;
+    struct adamw host = flat_slice_settings;
     host.gradient_scale = control.gradient_scale;
     host.rounding = (struct rounding){.columns = count, .pitch = count};
     host.moment_dtype = moments;
@@ -331,7 +294,7 @@ static void test_updates(struct kernels *k, int64_t count, enum dtype moments, b
     device.trust_ratio = lamb ? &ratio : NULL;
     device.base_rate = 0.01;
     device.learning_rate = lamb ? 0 : host.learning_rate;
-    struct arrays a = make_arrays(count, moments), b = make_arrays(count, moments);
+    struct flat_slice a = flat_slice_create(count, moments), b = flat_slice_create(count, moments);
     double sums[2], other_sums[2];
     run_update(k, &a, &host, lamb, sums);
     run_update(k, &b, &device, lamb, other_sums);
@@ -345,8 +308,8 @@ static void test_updates(struct kernels *k, int64_t count, enum dtype moments, b
     control.skip = 0;
     run_update(k, &b, &device, lamb, other_sums);
     CHECK(!are_equal(&a, &b));
-    release_arrays(&a);
-    release_arrays(&b);
+    flat_slice_release(&a);
+    flat_slice_release(&b);
 }
 
 /* Tests moments and gradients that are zero, very small or very large. */
@@ -354,8 +317,9 @@ static void test_limits(struct kernels *k)
 {
     static const float limits[] = {0, 1e-40f, 1e-30f, 1e-24f, 1e-12f, 1, 1e12f, 1e18f};
     enum { LIMITS = COUNT(limits), ELEMENTS = 4 * LIMITS * LIMITS * LIMITS };
-    struct arrays a = make_arrays(ELEMENTS, DTYPE_F32), b = make_arrays(ELEMENTS, DTYPE_F32);
-    struct arrays *both[] = {&a, &b};
+    struct flat_slice a = flat_slice_create(ELEMENTS, DTYPE_F32),
+                      b = flat_slice_create(ELEMENTS, DTYPE_F32);
+    struct flat_slice *both[] = {&a, &b};
     for (int j = 0; j < 2; j++) {
         for (int64_t i = 0; i < ELEMENTS; i++) { /* usual values surround each unusual one */
             int64_t l = i % 4 == 0 ? i / 4 : 0;
@@ -365,46 +329,61 @@ static void test_limits(struct kernels *k)
         }
     }
     double sums[2];
-    run_update(k, &a, &settings, false, sums);
+    run_update(k, &a, &flat_slice_settings, false, sums);
     oracle_adamw_update(b.weights.data, b.copy.data, b.moment1.data, b.moment2.data,
-                        b.gradient.data, ELEMENTS, &settings);
+                        b.gradient.data, ELEMENTS, &flat_slice_settings);
     for (int64_t i = 0; i < ELEMENTS; i++) {
         double x = oracle_get(a.weights, 0, i), y = oracle_get(b.weights, 0, i);
         operation_check_error("limits", k, fabs(x - y) / (fabs(y) + 1), 1e-6);
     }
-    release_arrays(&a);
-    release_arrays(&b);
+    flat_slice_release(&a);
+    flat_slice_release(&b);
 }
 
-/* Parts have the bits of separate updates, and the elements of gaps between them do not change. The
- * parts have different lengths and alignments, and some are longer than a block. */
-static void test_parts(struct kernels *k, struct kernels *other, int count, int64_t gap)
+enum { PARTS_MAX = 1100, SKIPPED_PARTS = 2, PARTS_ELEMENTS = 65536 };
+
+/* Fills `count` parts with different lengths and alignments, and with gaps between them. Some are
+ * longer than a block. Returns all but the first ones. */
+static struct adamw_parts make_parts(struct adamw_part *parts, int count, int64_t gap)
 {
-    enum { LONGER = 9, PARTS_MAX = 1100, SKIPPED = 2, ELEMENTS = 32768 };
-    static const int64_t counts[LONGER] = {8, 64, 1, 17, 2048, 4099, 640, 2047, 5};
-    struct adamw_part parts[PARTS_MAX];
-    struct adamw part_settings = settings;
-    int64_t first = 100, moment = 0, blocks = 0;
+    enum { LONGER = 10 };
+    static const int64_t counts[LONGER] = {8, 64, 1, 17, 2048, 4099, 640, 2047, 5, 33001};
+    int64_t first = 100, moment = 0, blocks = 0, sums = 0;
     CHECK(count <= PARTS_MAX);
     for (int i = 0; i < count; i++) {
         int64_t elements = i < LONGER ? counts[i] : i % 5 + 1;
-        parts[i] = (struct adamw_part){first, elements, moment, blocks, i % 3 == 0 ? 0 : 0.1f};
+        float decay = i % 3 == 0 ? 0 : 0.1f;
+        parts[i] = (struct adamw_part){first, elements, moment, blocks, decay, sums};
         first += elements + gap;
         moment += elements + (i % 2 == 0 ? gap : 0);
         blocks += adamw_parts_blocks(&parts[i]);
+        sums += lamb_parts_sums(&parts[i]);
     }
-    const struct adamw_parts all = {.parts = parts + SKIPPED,
-                                    .part_count = count - SKIPPED,
-                                    .blocks = blocks - parts[SKIPPED].first_block,
-                                    .first_block = parts[SKIPPED].first_block,
+    const struct adamw_part *used = parts + SKIPPED_PARTS;
+    const struct adamw_parts all = {.parts = used,
+                                    .part_count = count - SKIPPED_PARTS,
+                                    .blocks = blocks - used->first_block,
+                                    .first_block = used->first_block,
                                     .origin = 96,
-                                    .elements = ELEMENTS,
-                                    .moment_elements = ELEMENTS};
-    struct arrays a = make_arrays(ELEMENTS, DTYPE_F32), b = make_arrays(ELEMENTS, DTYPE_F32);
-    CHECK(first < ELEMENTS + all.origin);
+                                    .elements = PARTS_ELEMENTS,
+                                    .moment_elems = PARTS_ELEMENTS,
+                                    .sums = sums - used->first_sum,
+                                    .first_sum = used->first_sum};
+    CHECK(first < PARTS_ELEMENTS + all.origin);
+    return all;
+}
+
+/* Parts have the bits of separate updates, and the elements of gaps between them do not change. */
+static void test_parts(struct kernels *k, struct kernels *other, int count, int64_t gap)
+{
+    struct adamw_part parts[PARTS_MAX];
+    struct adamw part_settings = flat_slice_settings;
+    const struct adamw_parts all = make_parts(parts, count, gap);
+    struct flat_slice a = flat_slice_create(PARTS_ELEMENTS, DTYPE_F32),
+                      b = flat_slice_create(PARTS_ELEMENTS, DTYPE_F32);
     CHECK_OK(adamw_parts_update(k, a.weights.data, a.copy.data, a.moment1.data, a.moment2.data,
                                 a.gradient.data, &all, &part_settings));
-    for (int i = SKIPPED; i < count; i++) {
+    for (int i = SKIPPED_PARTS; i < count; i++) {
         int64_t at = parts[i].first - all.origin;
         part_settings.weight_decay = parts[i].weight_decay;
         CHECK_OK(adamw_update(other, (float *)b.weights.data + at, (bf16 *)b.copy.data + at,
@@ -416,18 +395,136 @@ static void test_parts(struct kernels *k, struct kernels *other, int count, int6
     part_settings.moment_dtype = DTYPE_BF16;
     CHECK_FAILS(adamw_parts_update(k, a.weights.data, NULL, a.moment1.data, a.moment2.data,
                                    a.gradient.data, &all, &part_settings),
-                STATUS_INTERNAL, "positions");
-    release_arrays(&a);
-    release_arrays(&b);
+                STATUS_INTERNAL, "bf16 moments");
+    flat_slice_release(&a);
+    flat_slice_release(&b);
+}
+
+/* The same for LAMB. Its sums have the bits of lamb_moments too. */
+static void test_lamb_parts(struct kernels *k, struct kernels *other, int count, int64_t gap)
+{
+    struct adamw_part parts[PARTS_MAX];
+    double sums[PARTS_MAX][2], ratios[PARTS_MAX], expected[2];
+    struct update_control control = {.gradient_scale = 0.25f};
+    struct adamw part_settings = flat_slice_settings;
+    const struct adamw_parts all = make_parts(parts, count, gap);
+    struct flat_slice a = flat_slice_create(PARTS_ELEMENTS, DTYPE_F32),
+                      b = flat_slice_create(PARTS_ELEMENTS, DTYPE_F32);
+    part_settings.control = &control;
+    part_settings.base_rate = 0.01;
+    part_settings.trust_ratio = NULL;
+    for (int i = 0; i < count; i++) {
+        ratios[i] = 0.5 + 0.01 * i;
+    }
+    CHECK_OK(lamb_parts_moments(k, sums[0], a.weights.data, a.moment1.data, a.moment2.data,
+                                a.gradient.data, &all, &part_settings));
+    CHECK_OK(lamb_parts_apply(k, a.weights.data, a.copy.data, a.moment1.data, a.moment2.data,
+                              ratios, &all, &part_settings));
+    for (int i = 0; i < all.part_count; i++) {
+        const struct adamw_part *part = &all.parts[i];
+        float *weights = (float *)b.weights.data + part->first - all.origin;
+        float *moment1 = (float *)b.moment1.data + part->moment;
+        float *moment2 = (float *)b.moment2.data + part->moment;
+        part_settings.weight_decay = part->weight_decay;
+        part_settings.trust_ratio = &ratios[i];
+        CHECK_OK(lamb_moments(other, expected, weights, moment1, moment2,
+                              (float *)b.gradient.data + part->first - all.origin, part->count,
+                              &part_settings));
+        CHECK(memcmp(expected, sums[i], sizeof expected) == 0);
+        CHECK_OK(lamb_apply(other, weights, (bf16 *)b.copy.data + part->first - all.origin, moment1,
+                            moment2, part->count, &part_settings));
+    }
+    CHECK(are_equal(&a, &b));
+    control.skip = 1;
+    part_settings.trust_ratio = NULL;
+    CHECK_OK(lamb_parts_moments(k, sums[0], a.weights.data, a.moment1.data, a.moment2.data,
+                                a.gradient.data, &all, &part_settings));
+    CHECK_OK(lamb_parts_apply(k, a.weights.data, a.copy.data, a.moment1.data, a.moment2.data,
+                              ratios, &all, &part_settings));
+    CHECK(are_equal(&a, &b) && sums[all.part_count - 1][0] == 0);
+    part_settings.moment_dtype = DTYPE_BF16;
+    CHECK_FAILS(lamb_parts_apply(k, a.weights.data, NULL, a.moment1.data, a.moment2.data, ratios,
+                                 &all, &part_settings),
+                STATUS_INTERNAL, "bf16 moments");
+    CHECK_FAILS(lamb_parts_moments(k, sums[0], a.weights.data, a.moment1.data, a.moment2.data,
+                                   a.gradient.data, &all, &part_settings),
+                STATUS_INTERNAL, "bf16 moments");
+    flat_slice_release(&a);
+    flat_slice_release(&b);
+}
+
+/* ---- scales of FP8 ---- */
+
+enum { SCALES = 35, SCALE_ROWS = 19, SCALE_RANKS = 3 };
+
+/* Fills a row with magnitudes between subnormal numbers and the largest f32 numbers, zeros, and
+ * numbers next to 1.75 times a power of two, where the scales change. */
+static void fill_magnitudes(float *x, uint64_t seed)
+{
+    uint64_t key = random_key(seed, RANDOM_TEST, 0, 0);
+    for (int i = 0; i < SCALES; i++) {
+        float change = ldexpf(1.75f, (int)(40 * random_normal(key, (uint64_t)i)));
+        x[i] = i % 7 == 0   ? 0.0f
+               : i % 7 == 1 ? change
+               : i % 7 == 2 ? nextafterf(change, INFINITY)
+                            : (float)fabs(random_normal(key, (uint64_t)(100 + i)));
+    }
+    x[10] = 0x1p-149f;
+    x[11] = 0x1.fffffep127f;
+}
+
+/* The history is a ring. Only rows in it determine the scales. */
+static void test_scales(struct kernels *k, int64_t ranks)
+{
+    float history[SCALE_ROWS][SCALES], maxima[SCALE_RANKS][SCALES];
+    float scales[SCALES][FP8_SCALES_STRIDE] = {{0}};
+    for (int step = 0; step < SCALE_ROWS; step++) {
+        fill_magnitudes(history[step], (uint64_t)step);
+    }
+    for (int step = 0; step < 4; step++) {
+        const int row = (2 * SCALE_ROWS - 2 - step) % SCALE_ROWS;
+        for (int r = 0; r < SCALE_RANKS; r++) {
+            fill_magnitudes(maxima[r], (uint64_t)(100 + 10 * step + r));
+            maxima[r][20 + r] = r == 0 ? NAN : INFINITY;
+        }
+        CHECK_OK(fp8_update_scales(k, tensor_view(scales, DTYPE_F32, SCALES, FP8_SCALES_STRIDE),
+                                   tensor_view(history, DTYPE_F32, SCALE_ROWS, SCALES),
+                                   tensor_view(maxima, DTYPE_F32, ranks, SCALES), row));
+        for (int i = 0; i < SCALES; i++) {
+            float newest = 0, amax = 0;
+            for (int r = 0; r < ranks; r++) {
+                newest = isfinite(maxima[r][i]) ? fmaxf(newest, maxima[r][i]) : newest;
+            }
+            for (int r = 0; r < SCALE_ROWS; r++) {
+                amax = fmaxf(amax, history[r][i]);
+            }
+            CHECK(history[row][i] == newest);
+            CHECK(scales[i][FP8_SCALE] == fp8_scale(amax, (enum fp8_operand)(i % FP8_OPERANDS)));
+            CHECK(scales[i][FP8_RECIPROCAL] == 1 / scales[i][FP8_SCALE]);
+            CHECK(scales[i][2] == 0 && scales[i][3] == 0);
+        }
+    }
+    CHECK_FAILS(fp8_update_scales(k, tensor_view(scales, DTYPE_F32, SCALES, FP8_SCALES_STRIDE),
+                                  tensor_view(history, DTYPE_F32, SCALE_ROWS, SCALES),
+                                  tensor_view(maxima, DTYPE_F32, ranks, SCALES), SCALE_ROWS),
+                STATUS_INTERNAL, "row");
+    CHECK(fp8_scale(0, FP8_X) == 1 && fp8_scale(448, FP8_W) == 1 && fp8_scale(57344, FP8_DY) == 1);
+    CHECK(fp8_scale(449, FP8_X) == 0.5f && fp8_scale(0x1p-149f, FP8_X) == 0x1p100f);
 }
 
 static void test_all(struct kernels *k, struct kernels *other)
 {
     test_limits(k);
-    test_parts(k, other, 9, 0);
-    test_parts(k, other, 9, 8);
+    test_scales(k, 1);
+    test_scales(other, SCALE_RANKS);
+    test_lamb_parts(k, other, 10, 0);
+    test_lamb_parts(k, other, 10, 8);
+    test_lamb_parts(k, other, 1100, 8);
+    test_lamb_parts(k, other, 10, 3);
+    test_parts(k, other, 10, 0);
+    test_parts(k, other, 10, 8);
     test_parts(k, other, 1100, 8);
-    test_parts(k, other, 9, 3);
+    test_parts(k, other, 10, 3);
     test_exact_sums(k);
     test_row_sums(k, 1, 1);
     test_row_sums(k, 65, 20);

@@ -1,63 +1,25 @@
 /* Tests operations on flat slices (AdamW, LAMB, rounded copies, sums in a fixed order), casts and
  * dropout. */
-#include "base/memory.h"
-#include "tests/kernels/operation.h"
+#include "tests/kernels/flat_slice.h"
 
 static const int64_t counts[] = {1, 3, 16, 17, 4095, 4096, 4099, 16384, 16385, 100003};
 enum { COUNTS = COUNT(counts) };
 
-static const struct adamw settings = {
-    .learning_rate = 0.01f,
-    .beta1 = 0.9,
-    .beta2 = 0.95,
-    .epsilon = 1e-8f,
-    .weight_decay = 0.1f,
-    .gradient_scale = 0.125f,
-    .correction1 = 0.19f,
-    .correction2 = 0.0975f,
-};
-
-struct slice {
-    struct tensor weights, copy, moment1, moment2, gradient;
-};
-
-static struct slice make_slice(int64_t count)
-{
-    struct slice s = {
-        .weights = operation_random(DTYPE_F32, 1, count, 1, 1),
-        .copy = operation_random(DTYPE_BF16, 1, count, 2, 1),
-        .moment1 = operation_random(DTYPE_F32, 1, count, 3, 0.1),
-        .moment2 = operation_random(DTYPE_F32, 1, count, 4, 1),
-        .gradient = operation_random(DTYPE_F32, 1, count, 5, 1),
-    };
-    for (int64_t i = 0; i < count; i++) {
-        double x = oracle_get(s.moment2, 0, i);
-        oracle_set(s.moment2, 0, i, x * x);
-    }
-    return s;
-}
-
-static void release_slice(struct slice *s)
-{
-    struct tensor *all[] = {&s->weights, &s->copy, &s->moment1, &s->moment2, &s->gradient};
-    for (int i = 0; i < COUNT(all); i++) {
-        operation_release(all[i]);
-    }
-}
-
 static void test_adamw(struct kernels *k, struct kernels *other, int64_t count)
 {
-    struct slice s = make_slice(count), t = make_slice(count), r = make_slice(count);
+    struct flat_slice s = flat_slice_create(count, DTYPE_F32),
+                      t = flat_slice_create(count, DTYPE_F32),
+                      r = flat_slice_create(count, DTYPE_F32);
     for (int step = 0; step < 3; step++) {
         operation_fill(s.gradient, 10 + (uint64_t)step, 1);
         operation_fill(t.gradient, 10 + (uint64_t)step, 1);
         operation_fill(r.gradient, 10 + (uint64_t)step, 1);
         CHECK_OK(adamw_update(k, s.weights.data, s.copy.data, s.moment1.data, s.moment2.data,
-                              s.gradient.data, count, &settings));
+                              s.gradient.data, count, &flat_slice_settings));
         CHECK_OK(adamw_update(other, t.weights.data, NULL, t.moment1.data, t.moment2.data,
-                              t.gradient.data, count, &settings));
+                              t.gradient.data, count, &flat_slice_settings));
         oracle_adamw_update(r.weights.data, r.copy.data, r.moment1.data, r.moment2.data,
-                            r.gradient.data, count, &settings);
+                            r.gradient.data, count, &flat_slice_settings);
     }
     CHECK(operation_equal(s.weights, t.weights) && operation_equal(s.moment1, t.moment1));
     CHECK(operation_equal(s.moment2, t.moment2) && operation_equal(s.gradient, r.gradient));
@@ -67,19 +29,19 @@ static void test_adamw(struct kernels *k, struct kernels *other, int64_t count)
     for (int64_t i = 0; i < count; i++) {
         CHECK(((bf16 *)s.copy.data)[i] == f32_to_bf16(((float *)s.weights.data)[i]));
     }
-    release_slice(&s);
-    release_slice(&t);
-    release_slice(&r);
+    flat_slice_release(&s);
+    flat_slice_release(&t);
+    flat_slice_release(&r);
 }
 
 static void test_adamw_nan(struct kernels *k)
 {
-    struct slice s = make_slice(40);
+    struct flat_slice s = flat_slice_create(40, DTYPE_F32);
     oracle_set(s.gradient, 0, 39, NAN);
     CHECK_OK(adamw_update(k, s.weights.data, NULL, s.moment1.data, s.moment2.data, s.gradient.data,
-                          40, &settings));
+                          40, &flat_slice_settings));
     CHECK(isnan(oracle_get(s.weights, 0, 39)) && isfinite(oracle_get(s.weights, 0, 38)));
-    release_slice(&s);
+    flat_slice_release(&s);
 }
 
 /* Tests the moments of AdamW (or of LAMB) against averages in double precision over many steps. If
@@ -87,7 +49,7 @@ static void test_adamw_nan(struct kernels *k)
 static void test_moment_rates(struct kernels *k, double beta1, double beta2, bool lamb)
 {
     enum { ELEMENTS = 19, STEPS = 1000 };
-    struct adamw rates = settings;
+    struct adamw rates = flat_slice_settings;
     float w[ELEMENTS] = {0}, m[ELEMENTS] = {0}, v[ELEMENTS] = {0}, g[ELEMENTS];
     double exact_m[ELEMENTS] = {0}, exact_v[ELEMENTS] = {0}, sums[2], error = 0;
     rates.beta1 = beta1;
@@ -95,14 +57,14 @@ static void test_moment_rates(struct kernels *k, double beta1, double beta2, boo
     for (int step = 0; step < STEPS; step++) {
         for (int i = 0; i < ELEMENTS; i++) {
             g[i] = (float)random_normal((uint64_t)step, (uint64_t)i);
-            double scaled = (double)g[i] * settings.gradient_scale;
+            double scaled = (double)g[i] * flat_slice_settings.gradient_scale;
             exact_m[i] = beta1 * exact_m[i] + (1 - beta1) * scaled;
             exact_v[i] = beta2 * exact_v[i] + (1 - beta2) * scaled * scaled;
         }
         CHECK_OK(lamb ? lamb_moments(k, sums, w, m, v, g, ELEMENTS, &rates)
                       : adamw_update(k, w, NULL, m, v, g, ELEMENTS, &rates));
         for (int i = 0; i < ELEMENTS && (step < 10 || step == STEPS - 1); i++) {
-            CHECK_NEAR(m[i], exact_m[i], 5e-7 * settings.gradient_scale);
+            CHECK_NEAR(m[i], exact_m[i], 5e-7 * flat_slice_settings.gradient_scale);
             error = check_max(error, fabs(v[i] / exact_v[i] - 1));
         }
     }
@@ -119,13 +81,15 @@ static double compute_trust_ratio(const double sums[2])
 static void test_lamb(struct kernels *k, struct kernels *other, int64_t count, int64_t offset)
 {
     int64_t n = count - offset;
-    struct slice s = make_slice(count), t = make_slice(count), r = make_slice(count);
-    struct slice *all[] = {&s, &t, &r};
+    struct flat_slice s = flat_slice_create(count, DTYPE_F32),
+                      t = flat_slice_create(count, DTYPE_F32),
+                      r = flat_slice_create(count, DTYPE_F32);
+    struct flat_slice *all[] = {&s, &t, &r};
     struct kernels *both[] = {k, other};
     double sums[3][2];
     for (int step = 0; step < 3; step++) {
         for (int i = 0; i < 3; i++) {
-            struct adamw step_settings = settings;
+            struct adamw step_settings = flat_slice_settings;
             float *p[4], *tensors[] = {all[i]->weights.data, all[i]->moment1.data,
                                        all[i]->moment2.data, all[i]->gradient.data};
             bf16 *copy = i == 1 ? NULL : (bf16 *)all[i]->copy.data + offset;
@@ -155,20 +119,20 @@ static void test_lamb(struct kernels *k, struct kernels *other, int64_t count, i
     for (int64_t i = offset; i < count; i++) {
         CHECK(((bf16 *)s.copy.data)[i] == f32_to_bf16(((float *)s.weights.data)[i]));
     }
-    release_slice(&s);
-    release_slice(&t);
-    release_slice(&r);
+    flat_slice_release(&s);
+    flat_slice_release(&t);
+    flat_slice_release(&r);
 }
 
 static void test_lamb_nan(struct kernels *k)
 {
-    struct slice s = make_slice(40);
+    struct flat_slice s = flat_slice_create(40, DTYPE_F32);
     double sums[2];
     oracle_set(s.gradient, 0, 39, NAN);
     CHECK_OK(lamb_moments(k, sums, s.weights.data, s.moment1.data, s.moment2.data, s.gradient.data,
-                          40, &settings));
+                          40, &flat_slice_settings));
     CHECK(isnan(sums[1]) && isfinite(sums[0]));
-    release_slice(&s);
+    flat_slice_release(&s);
 }
 
 /* ---- stochastic rounding ---- */
@@ -201,9 +165,9 @@ static void test_rounding(struct kernels *k, struct kernels *other, int64_t coun
                           const struct rounding *rounding)
 {
     int64_t n = count - offset, half = n / 3 + 1;
-    struct slice s = make_slice(count);
+    struct flat_slice s = flat_slice_create(count, DTYPE_F32);
     struct tensor expected = operation_random(DTYPE_BF16, 1, count, 2, 1);
-    struct adamw rounded = settings;
+    struct adamw rounded = flat_slice_settings;
     float *w = (float *)s.weights.data + offset, *m = (float *)s.moment1.data + offset;
     float *v = (float *)s.moment2.data + offset, *g = (float *)s.gradient.data + offset;
     bf16 *copy = (bf16 *)s.copy.data + offset, *expected_copy = (bf16 *)expected.data + offset;
@@ -233,7 +197,7 @@ static void test_rounding(struct kernels *k, struct kernels *other, int64_t coun
     for (int64_t i = 0; i < n; i++) {
         CHECK(copy[i] == f32_to_bf16(w[i]));
     }
-    release_slice(&s);
+    flat_slice_release(&s);
     operation_release(&expected);
 }
 
@@ -332,10 +296,10 @@ static void test_rounding_mean(struct kernels *k)
 /* ---- bf16 moments ---- */
 
 /* A slice with moments in bf16; `from` has the same values in f32. */
-static struct slice make_bf16_slice(int64_t count, struct slice *from)
+static struct flat_slice make_bf16_slice(int64_t count, struct flat_slice *from)
 {
-    struct slice s = make_slice(count);
-    *from = make_slice(count);
+    struct flat_slice s = flat_slice_create(count, DTYPE_F32);
+    *from = flat_slice_create(count, DTYPE_F32);
     operation_release(&s.moment1);
     operation_release(&s.moment2);
     s.moment1 = operation_tensor(DTYPE_BF16, 1, count, count);
@@ -354,7 +318,7 @@ static void *get_address(struct tensor t, int64_t i)
 }
 
 /* Runs AdamW, or both parts of LAMB, on the elements from `first` on. k NULL: the oracle. */
-static void run_step(struct kernels *k, const struct slice *s, int64_t first, int64_t end,
+static void run_step(struct kernels *k, const struct flat_slice *s, int64_t first, int64_t end,
                      const struct adamw *step, bool lamb)
 {
     float *w = get_address(s->weights, first), *g = get_address(s->gradient, first);
@@ -392,10 +356,11 @@ static void check_moments(struct tensor got, struct tensor expected)
 static void test_bf16_moments(struct kernels *k, struct kernels *other, int64_t count,
                               const struct rounding *rounding, bool lamb)
 {
-    struct slice unused[3];
-    struct slice s = make_bf16_slice(count, &unused[0]), t = make_bf16_slice(count, &unused[1]);
-    struct slice r = make_bf16_slice(count, &unused[2]);
-    struct adamw step = settings, rest;
+    struct flat_slice unused[3];
+    struct flat_slice s = make_bf16_slice(count, &unused[0]),
+                      t = make_bf16_slice(count, &unused[1]);
+    struct flat_slice r = make_bf16_slice(count, &unused[2]);
+    struct adamw step = flat_slice_settings, rest;
     int64_t part = count / 3 + 1 < count ? count / 3 + 1 : count;
     step.rounding = *rounding;
     step.rounding.stochastic = lamb; /* the moments do not depend on the rounding of the copy */
@@ -417,20 +382,20 @@ static void test_bf16_moments(struct kernels *k, struct kernels *other, int64_t 
     operation_check_error("bf16 moments: weights", k, operation_difference(s.weights, r.weights),
                           lamb ? 1e-4
                                : 1e-6); /* LAMB: one unit of a moment that lies near a bound */
-    struct slice *all[] = {&s, &t, &r, &unused[0], &unused[1], &unused[2]};
+    struct flat_slice *all[] = {&s, &t, &r, &unused[0], &unused[1], &unused[2]};
     for (int i = 0; i < COUNT(all); i++) {
-        release_slice(all[i]);
+        flat_slice_release(all[i]);
     }
 }
 
-/* Over many steps the mean of bf16 moments is that of exact averages. With rounding to nearest, the
- * second moment would stay at 0.25: a step adds less than half a unit to it. */
+/* Over many steps the mean of bf16 moments equals the mean of exact averages. With rounding to
+ * nearest, the second moment would stay at 0.25: a step adds less than half a unit to it. */
 static void test_bf16_mean(struct kernels *k, bool lamb)
 {
     enum { ELEMENTS = 2048, STEPS = 1000 };
     static float w[ELEMENTS], g[ELEMENTS];
     static bf16 m[ELEMENTS], v[ELEMENTS];
-    struct adamw step = settings;
+    struct adamw step = flat_slice_settings;
     double sums[2], exact = 1 - pow(0.999, STEPS), first = 0, second = 0;
     step.beta2 = 0.999;
     step.gradient_scale = 1;
@@ -458,8 +423,8 @@ static void test_bf16_mean(struct kernels *k, bool lamb)
 /* A moment that is not a number stays so, and padding stays 0. Wrong positions are refused. */
 static void test_bf16_limits(struct kernels *k)
 {
-    struct slice from, s = make_bf16_slice(40, &from);
-    struct adamw step = settings;
+    struct flat_slice from, s = make_bf16_slice(40, &from);
+    struct adamw step = flat_slice_settings;
     step.moment_dtype = DTYPE_BF16;
     step.rounding = (struct rounding){.columns = 40, .pitch = 40};
     oracle_set(s.gradient, 0, 39, NAN);
@@ -473,9 +438,9 @@ static void test_bf16_limits(struct kernels *k)
     step.rounding.columns = 0;
     CHECK_FAILS(adamw_update(k, s.weights.data, NULL, s.moment1.data, s.moment2.data,
                              s.gradient.data, 40, &step),
-                STATUS_INTERNAL, "rounding of element");
-    release_slice(&s);
-    release_slice(&from);
+                STATUS_INTERNAL, "rounding from element");
+    flat_slice_release(&s);
+    flat_slice_release(&from);
 }
 
 /* ---- sums, casts and dropout ---- */

@@ -1,6 +1,7 @@
 /* Tests the FP8 linear layers. A GEMM with the identity matrix shows how an operand is rounded: all
- * bf16 numbers, and the f32 numbers at which PyTorch's rounding changes (scripts/reference_fp8.py).
- * The other GEMMs are compared with linear_* of rounded operands. */
+ * bf16 numbers, and the f32 numbers at which PyTorch's rounding changes (reference_fp8.py).
+ * The other GEMMs are compared with linear_* of rounded operands. Both are repeated with row-wise
+ * scales. */
 #include "base/memory.h"
 #include "kernels/fp8.h"
 #include "tests/kernels/operation.h"
@@ -53,6 +54,37 @@ static struct tensor make_rounded(struct tensor from, struct tensor scales,
     return t;
 }
 
+/* Returns the largest power of two p, up to 2^100, such that p * `largest` is at most 448. */
+static double find_row_scale(double largest)
+{
+    double scale = largest > 0 ? 0x1p100 : 1;
+    while (scale * largest > 448 && scale > 0x1p-100) {
+        scale /= 2;
+    }
+    return scale;
+}
+
+/* Returns a copy in which each row, or each column, is rounded to E4M3 with its own scale. */
+static struct tensor make_rowwise(struct tensor from, bool by_columns)
+{
+    struct tensor t = operation_tensor(from.dtype, from.rows, from.columns, from.columns);
+    int64_t outer = by_columns ? t.columns : t.rows, inner = by_columns ? t.rows : t.columns;
+    for (int64_t i = 0; i < outer; i++) {
+        double largest = 0;
+        for (int64_t j = 0; j < inner; j++) {
+            double x = by_columns ? oracle_get(from, j, i) : oracle_get(from, i, j);
+            largest = fmax(largest, fabs(x));
+        }
+        double scale = find_row_scale(largest);
+        for (int64_t j = 0; j < inner; j++) {
+            int64_t row = by_columns ? j : i, column = by_columns ? i : j;
+            float rounded = round_scaled(oracle_get(from, row, column), scale, FP8_X);
+            oracle_set(t, row, column, (double)rounded);
+        }
+    }
+    return t;
+}
+
 static struct tensor make_scales(int x, int w, int dy)
 {
     struct tensor scales = operation_tensor(DTYPE_F32, FP8_OPERANDS, 2, FP8_SCALES_STRIDE);
@@ -71,11 +103,11 @@ static struct tensor make_maxima(void)
     return maxima;
 }
 
-static struct tensor make_identity(enum dtype dtype)
+static struct tensor make_identity(enum dtype dtype, int64_t size)
 {
-    struct tensor identity = operation_tensor(dtype, WIDTH, WIDTH, WIDTH);
+    struct tensor identity = operation_tensor(dtype, size, size, size);
     operation_set(identity, 0);
-    for (int64_t i = 0; i < WIDTH; i++) {
+    for (int64_t i = 0; i < size; i++) {
         oracle_set(identity, i, i, 1);
     }
     return identity;
@@ -85,7 +117,7 @@ static struct tensor make_identity(enum dtype dtype)
 static void run_cast(struct kernels *k, struct tensor y, struct tensor x, struct tensor scales,
                      struct tensor maxima, enum fp8_operand operand)
 {
-    struct tensor none = tensor_absent(), identity = make_identity(x.dtype);
+    struct tensor none = tensor_absent(), identity = make_identity(x.dtype, WIDTH);
     if (operand == FP8_X) {
         CHECK_OK(
             fp8_linear_forward(k, y, none, maxima, x, identity, none, scales, ACTIVATION_NONE));
@@ -94,6 +126,14 @@ static void run_cast(struct kernels *k, struct tensor y, struct tensor x, struct
                                            scales, ACTIVATION_NONE, none));
     }
     operation_release(&identity);
+}
+
+static void check_number(struct kernels *k, double from, double got, double expected)
+{
+    if (got != expected) {
+        fprintf(stderr, "%s: %a became %a, not %a\n", kernels_description(k), from, got, expected);
+        exit(1);
+    }
 }
 
 static void check_cast(struct kernels *k, struct tensor x, int exponent, enum fp8_operand operand)
@@ -107,11 +147,7 @@ static void check_cast(struct kernels *k, struct tensor x, int exponent, enum fp
             double from = oracle_get(x, i, j), got = oracle_get(y, i, j);
             float expected = round_scaled(from, ldexp(1, exponent), operand);
             largest = fmax(largest, fabs(from));
-            if (got != (double)expected) {
-                fprintf(stderr, "%s: %a became %a, not %a\n", kernels_description(k), from, got,
-                        (double)expected);
-                exit(1);
-            }
+            check_number(k, from, got, (double)expected);
         }
     }
     CHECK(oracle_get(maxima, 0, operand) == largest);
@@ -262,6 +298,14 @@ static struct results make_results(struct kernels *k, const struct shape *s)
     };
 }
 
+/* Row-wise, the operations do not measure. */
+static struct results make_rowwise_results(struct kernels *k, const struct shape *s)
+{
+    struct results r = make_results(k, s);
+    operation_release(&r.maxima);
+    return r;
+}
+
 static void release_results(struct results *r)
 {
     struct tensor *const all[] = {&r->y,     &r->saved,   &r->dx,    &r->dw,
@@ -308,8 +352,9 @@ static void run_expected(struct kernels *k, struct results *r, const struct oper
 
 /* Returns the tolerance of a sum of `terms` products, as a fraction of the largest sum. A CPU gives
  * the same bits as linear_*. The tensor cores of Hopper cut every addend to 13 fraction bits of the
- * largest one (kernels/fp8.h). So the error of each addend is at most 2^-13 of about the largest
- * sum. The tolerance is the root sum square of these errors, because they are independent. */
+ * largest one (kernels/fp8.h). Therefore the error of each addend is at most 2^-13 of about the
+ * largest sum. The tolerance is the root sum square of these errors, because they are
+ * independent. */
 static double get_tolerance(int64_t terms)
 {
     return OPERATION_ON_GPU ? 0x1p-13 * sqrt((double)terms) : 0;
@@ -332,6 +377,9 @@ static void check_results(struct kernels *k, const struct results *got,
                           get_tolerance(o->x.rows));
     CHECK(operation_equal(got->dbias, expected->dbias));
     CHECK(OPERATION_ON_GPU || operation_equal(got->dx_sums, expected->dx_sums));
+    if (got->maxima.data == NULL) {
+        return;
+    }
     CHECK(oracle_get(got->maxima, 0, FP8_X) == oracle_largest(o->x));
     CHECK(oracle_get(got->maxima, 0, FP8_W) == oracle_largest(o->w));
     CHECK(oracle_get(got->maxima, 0, FP8_DY) == oracle_largest(o->dy));
@@ -342,7 +390,7 @@ static void check_equal(const struct results *a, const struct results *b)
     CHECK(operation_equal(a->y, b->y) && operation_equal(a->dx, b->dx));
     CHECK(operation_equal(a->dw, b->dw) && operation_equal(a->dbias, b->dbias));
     CHECK(operation_equal(a->dx_sums, b->dx_sums));
-    CHECK(operation_equal(a->maxima, b->maxima));
+    CHECK(a->maxima.data == NULL || operation_equal(a->maxima, b->maxima));
 }
 
 static void test_shape(struct kernels *k, struct kernels *other, const struct shape *s,
@@ -457,6 +505,180 @@ static void test_all(struct kernels *k, struct kernels *other)
     test_misaligned_scales(k);
 }
 
+/* ---- row-wise scales ---- */
+
+/* Multiplies by the identity: y is x with rounded rows, dx is w with rounded columns. */
+static void check_rowwise_cast(struct kernels *k, struct tensor x, bool by_columns)
+{
+    struct tensor none = tensor_absent(), expected = make_rowwise(x, by_columns);
+    struct tensor y = operation_tensor(x.dtype, x.rows, x.columns, x.columns);
+    struct tensor identity = make_identity(x.dtype, by_columns ? x.rows : x.columns);
+    if (by_columns) {
+        CHECK_OK(fp8_linear_backward_input(k, y, (struct bias_gradient){0}, none, identity, x, none,
+                                           ACTIVATION_NONE, none));
+    } else {
+        CHECK_OK(fp8_linear_forward(k, y, none, none, x, identity, none, none, ACTIVATION_NONE));
+    }
+    for (int64_t i = 0; i < x.rows * x.columns; i++) { /* -0 may become 0 */
+        int64_t row = i / x.columns, column = i % x.columns;
+        check_number(k, oracle_get(x, row, column), oracle_get(y, row, column),
+                     oracle_get(expected, row, column));
+    }
+    operation_release(&expected);
+    operation_release(&y);
+    operation_release(&identity);
+}
+
+/* Fills each row with zeros and numbers of many sizes, some of which become subnormal. The largest
+ * one is 448, 449 or 450 times a power of two. Row 3 is zero. */
+static void fill_magnitudes(struct tensor x)
+{
+    uint64_t key = random_key(2, RANDOM_TEST, 0, 0);
+    for (int64_t i = 0; i < x.rows * x.columns; i++) {
+        int64_t row = i / x.columns, column = i % x.columns;
+        int exponent = (int)(7 * (row % 32)) - 120;
+        double number = 448 * random_uniform(key, (uint64_t)i) - 224;
+        number = column == row % x.columns ? 448 + (double)(row % 3)
+                                           : ldexp(number, -(int)(column % 24));
+        oracle_set(x, row, column, column % 5 == 4 || row == 3 ? 0 : ldexp(number, exponent));
+    }
+}
+
+/* Exchanges rows and columns. */
+static struct tensor make_transposed(struct tensor x)
+{
+    struct tensor t = operation_tensor(x.dtype, x.columns, x.rows, x.rows);
+    for (int64_t i = 0; i < x.rows * x.columns; i++) {
+        oracle_set(t, i % x.columns, i / x.columns, oracle_get(x, i / x.columns, i % x.columns));
+    }
+    return t;
+}
+
+static void test_rowwise_cast(struct kernels *k)
+{
+    enum { ROWS = 208, COLUMNS = 64 };
+    struct tensor x = operation_tensor(kernels_dtype(k), CAST_ROWS, WIDTH, WIDTH);
+    fill_bf16(x); /* a row has 16 neighbours */
+    check_rowwise_cast(k, x, false);
+    operation_release(&x);
+    x = operation_tensor(kernels_dtype(k), ROWS, COLUMNS, COLUMNS);
+    fill_magnitudes(x);
+    struct tensor transposed = make_transposed(x);
+    check_rowwise_cast(k, x, false);
+    check_rowwise_cast(k, transposed, true);
+    operation_release(&x);
+    operation_release(&transposed);
+}
+
+/* A number that is infinite or NaN makes exactly the sums NaN that contain it. */
+static void test_rowwise_not_finite(struct kernels *k)
+{
+    static const double values[] = {INFINITY, -INFINITY, NAN};
+    struct tensor none = tensor_absent(), w = make_identity(kernels_dtype(k), WIDTH);
+    struct tensor y = operation_tensor(kernels_dtype(k), 40, WIDTH, WIDTH);
+    struct tensor dw = operation_tensor(DTYPE_F32, WIDTH, WIDTH, WIDTH);
+    for (int v = 0; v < COUNT(values); v++) {
+        struct tensor x = operation_random(kernels_dtype(k), 40, WIDTH, 1, 1.0);
+        oracle_set(x, 33, 5, values[v]);
+        CHECK_OK(fp8_linear_forward(k, y, none, none, x, w, none, none, ACTIVATION_NONE));
+        CHECK_OK(fp8_linear_backward_weight(k, dw, none, none, y, x, none, true));
+        for (int64_t i = 0; i < y.rows; i++) {
+            CHECK((bool)isnan(oracle_get(y, i, 3)) == (i == 33));
+        }
+        operation_set(y, 1);
+        CHECK_OK(fp8_linear_backward_weight(k, dw, none, none, y, x, none, true));
+        for (int64_t i = 0; i < dw.columns; i++) {
+            CHECK((bool)isnan(oracle_get(dw, 3, i)) == (i == 5));
+        }
+        operation_release(&x);
+    }
+    operation_release(&w);
+    operation_release(&y);
+    operation_release(&dw);
+}
+
+/* Runs linear_* with operands that are rounded by rows or columns (kernels/fp8.h). */
+static void run_rowwise_expected(struct kernels *k, struct results *r, const struct operands *o,
+                                 enum activation act, bool overwrite)
+{
+    bool activated = act != ACTIVATION_NONE;
+    struct tensor none = tensor_absent();
+    struct tensor x = make_rowwise(o->x, false), w = make_rowwise(o->w, false);
+    struct tensor dy = make_rowwise(o->dy, false), w_columns = make_rowwise(o->w, true);
+    struct tensor x_columns = make_rowwise(o->x, true), dy_columns = make_rowwise(o->dy, true);
+    CHECK_OK(linear_forward(k, r->y, activated ? r->saved : none, x, w, o->bias, act));
+    CHECK_OK(linear_backward_input(k, r->dx, (struct bias_gradient){r->dx_sums, overwrite}, dy,
+                                   w_columns, act, activated ? o->saved : none));
+    CHECK_OK(linear_backward_weight(k, none, r->dbias, o->dy, o->x, overwrite));
+    CHECK_OK(linear_backward_weight(k, r->dw, none, dy_columns, x_columns, overwrite));
+    struct tensor *const all[] = {&x, &w, &dy, &w_columns, &x_columns, &dy_columns};
+    for (int i = 0; i < COUNT(all); i++) {
+        operation_release(all[i]);
+    }
+}
+
+static void test_rowwise_shape(struct kernels *k, struct kernels *other, const struct shape *s,
+                               enum activation act, bool overwrite)
+{
+    struct operands o = make_operands(k, s);
+    struct results got = make_rowwise_results(k, s), repeated = make_rowwise_results(k, s);
+    struct results threads = make_rowwise_results(k, s), expected = make_rowwise_results(k, s);
+    struct tensor none = tensor_absent();
+    for (int64_t row = 0; row < o.x.rows; row += 3) { /* rows of different sizes */
+        oracle_set(o.x, row, row % o.x.columns, ldexp(1.7, (int)(row % 16)));
+        oracle_set(o.dy, row, row % o.dy.columns, ldexp(-1.9, (int)(row % 9)));
+    }
+    run_fp8(k, &got, &o, none, act, overwrite);
+    run_fp8(k, &repeated, &o, none, act, overwrite);
+    run_fp8(other, &threads, &o, none, act, overwrite);
+    run_rowwise_expected(k, &expected, &o, act, overwrite);
+    check_results(k, &got, &expected, &o, act);
+    check_equal(&got, &repeated);
+    check_equal(&got, &threads);
+    CHECK_OK(fp8_linear_backward_weight(k, none, repeated.dbias, none, o.dy, o.x, none, true));
+    CHECK_OK(linear_backward_weight(k, none, threads.dbias, o.dy, o.x, true));
+    CHECK(operation_equal(repeated.dbias, threads.dbias));
+    release_operands(&o);
+    release_results(&got);
+    release_results(&repeated);
+    release_results(&threads);
+    release_results(&expected);
+}
+
+/* Scales and maxima belong to delayed scaling. */
+static void test_rowwise_refused(struct kernels *k)
+{
+    const struct shape s = {4, 16, 16, 0};
+    struct operands o = make_operands(k, &s);
+    struct results r = make_results(k, &s);
+    struct tensor none = tensor_absent(), scales = make_scales(0, 0, 0);
+    CHECK_FAILS(fp8_linear_forward(k, r.y, none, none, o.x, o.w, none, scales, ACTIVATION_NONE),
+                STATUS_INTERNAL, "row-wise scales are computed from the operands");
+    CHECK_FAILS(fp8_linear_forward(k, r.y, none, r.maxima, o.x, o.w, none, none, ACTIVATION_NONE),
+                STATUS_INTERNAL, "row-wise scales are computed from the operands");
+    operation_release(&scales);
+    release_operands(&o);
+    release_results(&r);
+}
+
+static void test_rowwise(struct kernels *k, struct kernels *other)
+{
+    if (!OPERATION_THREAD_SANITIZER) { /* test_rowwise_shape runs the same kernels */
+        test_rowwise_cast(k);
+    }
+    test_rowwise_not_finite(k);
+    const struct shape many = {1100, 32, 16, 0}; /* columns in parts of several rows a thread */
+    test_rowwise_shape(k, other, &many, ACTIVATION_NONE, true);
+    for (int i = 0; i < COUNT(shapes); i++) {
+        if (OPERATION_THREAD_SANITIZER && shapes[i].rows > 40) {
+            continue;
+        }
+        test_rowwise_shape(k, other, &shapes[i], ACTIVATION_NONE, false);
+        test_rowwise_shape(k, other, &shapes[i], ACTIVATION_GELU_TANH, true);
+    }
+    test_rowwise_refused(k);
+}
+
 int main(void)
 {
     const struct kernels_limits limits = {.rows = CAST_ROWS,
@@ -469,6 +691,9 @@ int main(void)
                                           .training = true,
                                           .fp8_columns = 208,
                                           .fp8_weights = 64 * 208};
+    struct kernels_limits rowwise = limits;
+    rowwise.fp8_rowwise = true;
     operation_run_all(&limits, test_all);
+    operation_run_all(&rowwise, test_rowwise);
     return 0;
 }

@@ -511,7 +511,7 @@ static void test_many_input_rows(struct kernels *k, int64_t rows, int64_t inner,
     }
 }
 
-/* The type of op_scale is that of its operand, not that of the context. */
+/* op_scale has the type of its operand, not the type of the context. */
 static void test_scale_f32(struct kernels *k)
 {
     enum { COLUMNS = 13 };

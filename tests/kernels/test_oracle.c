@@ -83,8 +83,8 @@ static double compute_linear_value(const struct problem *p)
     return sum;
 }
 
-/* linear_backward_input multiplies by the derivative of the activation of its x. So a GEMM with the
- * identity matrix computes the gradient of the pre-activation of this layer. */
+/* linear_backward_input multiplies by the derivative of the activation of its x. Therefore a GEMM
+ * with the identity matrix computes the gradient of the pre-activation of this layer. */
 static void compute_linear_gradients(const struct problem *p)
 {
     int64_t n = p->weights.rows, m = p->weights.columns;
@@ -241,13 +241,20 @@ static void test_rows(void)
 
 /* ---- residual addition and norm; z and y are outputs ---- */
 
+/* A layer norm without weight and bias; enum norm_kind has the other choices. */
+enum { NORM_WITHOUT_WEIGHT = NORM_RMS + 1 };
+
+static enum norm_kind get_norm_kind(const struct problem *p)
+{
+    return p->choice == NORM_RMS ? NORM_RMS : NORM_LAYER;
+}
+
 static double compute_norm_value(const struct problem *p)
 {
     struct tensor z = make_matrix(4, 6, 1), y = make_matrix(4, 6, 1),
                   statistics = make_matrix(4, 2, 1);
     oracle_residual_norm_forward(z, y, statistics, p->input[0], p->input[1], p->input[2],
-                                 p->choice == NORM_LAYER ? p->input[3] : tensor_absent(),
-                                 (enum norm_kind)p->choice, 1e-3, dropout);
+                                 p->input[3], get_norm_kind(p), 1e-3, dropout);
     double sum = compute_weighted_sum(z, tensor_columns(p->weights, 0, 6)) +
                  compute_weighted_sum(y, (struct tensor){(double *)p->weights.data + 6, ORACLE_F64,
                                                          4, 6, p->weights.stride});
@@ -261,15 +268,13 @@ static void compute_norm_gradients(const struct problem *p)
 {
     struct tensor z = make_matrix(4, 6, 1), y = make_matrix(4, 6, 1),
                   statistics = make_matrix(4, 2, 1);
-    enum norm_kind kind = (enum norm_kind)p->choice;
-    bool has_beta = kind == NORM_LAYER;
     oracle_residual_norm_forward(z, y, statistics, p->input[0], p->input[1], p->input[2],
-                                 has_beta ? p->input[3] : tensor_absent(), kind, 1e-3, dropout);
+                                 p->input[3], get_norm_kind(p), 1e-3, dropout);
     struct tensor dy = {(double *)p->weights.data + 6, ORACLE_F64, 4, 6, p->weights.stride};
     oracle_cast(p->gradient[0], tensor_columns(p->weights, 0, 6));
-    oracle_residual_norm_backward(p->gradient[0], p->gradient[1], p->gradient[2],
-                                  has_beta ? p->gradient[3] : tensor_absent(), tensor_absent(), dy,
-                                  z, statistics, p->input[2], kind, false, dropout);
+    oracle_residual_norm_backward(p->gradient[0], p->gradient[1], p->gradient[2], p->gradient[3],
+                                  tensor_absent(), dy, z, statistics, p->input[2], get_norm_kind(p),
+                                  false, dropout);
     operation_release(&z);
     operation_release(&y);
     operation_release(&statistics);
@@ -277,12 +282,12 @@ static void compute_norm_gradients(const struct problem *p)
 
 static void test_norm(void)
 {
-    for (int kind = NORM_LAYER; kind <= NORM_RMS; kind++) {
+    static const int vectors[] = {[NORM_LAYER] = 2, [NORM_RMS] = 1, [NORM_WITHOUT_WEIGHT] = 0};
+    for (int kind = NORM_LAYER; kind <= NORM_WITHOUT_WEIGHT; kind++) {
         struct problem p = {.name = "norm", .choice = kind};
         add_input(&p, 4, 6);
         add_input(&p, 4, 6);
-        add_input(&p, 1, 6);
-        if (kind == NORM_LAYER) {
+        for (int i = 0; i < vectors[kind]; i++) {
             add_input(&p, 1, 6);
         }
         p.weights = make_matrix(4, 12, 2);

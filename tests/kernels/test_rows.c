@@ -1,5 +1,5 @@
 /* Tests op_gather_rows and op_scatter_rows. They only copy and add to distinct rows, so that the
- * results must equal those of the oracle. */
+ * results must equal the results of the oracle. */
 #include "base/memory.h"
 #include "tests/kernels/operation.h"
 

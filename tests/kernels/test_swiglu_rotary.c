@@ -11,7 +11,8 @@ static const struct shape swiglu_shapes[] = {
     {1, 1, 0}, {7, 5, 3}, {64, 48, 0}, {33, 17, 1}, {130, 64, 8}, {3, 515, 0},
 };
 
-/* Checks that the error is at most twice that of `naive`, the oracle with results in the dtype. */
+/* Checks that the error is at most twice the error of `naive`. `naive` is the oracle with results
+ * in the dtype. */
 static void check_naive_error(struct kernels *k, const char *name, struct tensor got,
                               struct tensor naive, struct tensor exact)
 {
@@ -252,11 +253,32 @@ static void test_rotary_dynamic(void)
     }
 }
 
+/* Tests LongRoPE: each frequency is divided by its number. The sizes are the sizes of Phi-3 with
+ * 128k tokens; ln(32) / ln(4096) is 5 / 12. */
+static void test_rotary_longrope(void)
+{
+    float table[2 * 4];
+    struct rotary_scaling longrope = {.kind = ROTARY_LONGROPE,
+                                      .factor = 32,
+                                      .original_positions = 4096,
+                                      .pair_factors = {1.25, 8}};
+    CHECK_NEAR(rotary_attention_factor(&longrope), sqrt(17.0 / 12), 1e-12);
+    CHECK_NEAR(rotary_frequency(0, 4, 1e4, &longrope), 0.8, 1e-12);
+    CHECK_NEAR(rotary_frequency(1, 4, 1e4, &longrope), 0.00125, 1e-12);
+    rotary_fill_table(table, 2, 4, 1e4, &longrope);
+    CHECK_NEAR(table[4], sqrt(17.0 / 12) * cos(0.8), 1e-6);
+    longrope.factor = 1;
+    CHECK(rotary_attention_factor(&longrope) == 1);
+    longrope.attention_factor = 1.5;
+    CHECK(rotary_attention_factor(&longrope) == 1.5);
+}
+
 int main(void)
 {
     test_rotary_scaling();
     test_rotary_yarn();
     test_rotary_dynamic();
+    test_rotary_longrope();
     const struct kernels_limits limits = {1000, 64, 64, 1, 16, 16, 16, true, 0};
     operation_run_all(&limits, test_all);
     return 0;

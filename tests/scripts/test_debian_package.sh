@@ -12,7 +12,7 @@ for tool in dpkg-deb dpkg-shlibdeps file; do
     fi
 done
 if [ ! -e "$build/manual/bireme" ] || [ -n "${ASAN_OPTIONS:-}${TSAN_OPTIONS:-}" ]; then
-    echo "skipped: the manual pages are not built, or the build has a sanitizer"
+    echo "skipped: the man pages are not built, or the build has a sanitizer"
     exit 77
 fi
 
@@ -44,7 +44,7 @@ documentation=root/usr/share/doc/bireme
 grep -q common-licenses/Apache-2.0 "$documentation/copyright" || fail 'no copyright file'
 zcat "$documentation/changelog.Debian.gz" | grep -qF "bireme ($version-$revision)" ||
     fail "changelog: $(zcat "$documentation/changelog.Debian.gz")"
-[ -z "$(find root/usr/share/man -type f ! -name '*.gz')" ] || fail 'uncompressed manual pages'
+[ -z "$(find root/usr/share/man -type f ! -name '*.gz')" ] || fail 'uncompressed man pages'
 zcat root/usr/share/man/man1/bireme-train.1.gz | grep -q '^\.TH' || fail 'no page of train'
 [ -f root/usr/share/bash-completion/completions/bireme ] || fail 'no completion'
 

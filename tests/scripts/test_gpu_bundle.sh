@@ -12,6 +12,7 @@
 set -u
 build=$1
 source=${BIREME_SOURCE_DIR:?}
+export XZ_OPT=-0 # the default level takes a minute
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 root=${BUNDLE_ROOT:-$folder/root}
@@ -54,9 +55,9 @@ fi
     >"$folder/output" 2>&1 ||
     fail "gpu_bundle.sh failed: $(tail -n 20 "$folder/output")"
 if command -v python3 >/dev/null; then
-    (cd "$folder/bundle/scripts" && python3 -c 'import bench_gpu') ||
+    (cd "$folder/bundle/scripts/bench" && python3 -c 'import bench_gpu') ||
         fail "the bundle lacks a module of bench_gpu.py"
-    rm -rf "$folder/bundle/scripts/__pycache__"
+    rm -rf "$folder/bundle/scripts/bench/__pycache__"
 fi
 
 # ---- gpu_rebuild.sh ----
@@ -64,7 +65,7 @@ fi
 # rebuild CODE TEXT: run the bundle's gpu_rebuild.sh, which must end with this code and text.
 rebuild() {
     local code=$1 text=$2
-    "$folder/bundle/scripts/gpu_rebuild.sh" "$folder/bundle" >"$folder/output" 2>&1
+    "$folder/bundle/scripts/gpu/gpu_rebuild.sh" "$folder/bundle" >"$folder/output" 2>&1
     [ $? = "$code" ] && grep -q "$text" "$folder/output" ||
         fail "gpu_rebuild.sh: not code $code with '$text': $(cat "$folder/output")"
 }
@@ -72,7 +73,7 @@ rebuild() {
 expect_usage() { # CODE ARGUMENT...
     local code=$1
     shift
-    "$source/scripts/gpu_rebuild.sh" "$@" >"$folder/output" 2>&1
+    "$source/scripts/gpu/gpu_rebuild.sh" "$@" >"$folder/output" 2>&1
     [ $? = "$code" ] || fail "gpu_rebuild.sh $* did not end with $code: $(cat "$folder/output")"
 }
 

@@ -2,6 +2,7 @@
 # Tests scripts/gpu_check.sh without a GPU: usage errors, each state of an item, the time limit, the
 # exit code and the JSON. With a mock nvidia-smi and a mock bireme, tests the evaluation of
 # measurements.
+# ctest: timeout 200
 set -u
 check=${BIREME_SOURCE_DIR:?}/scripts/gpu_check.sh
 folder=$(mktemp -d)
@@ -41,7 +42,7 @@ run_check 0 --list
 grep -q '^gpt2_124m .*64 x 1024 tokens' output || fail "the list lacks the first model"
 
 for item in $(awk '{ print $1 }' output); do
-    grep -q "^item_$item()" "${check%.sh}"{,_tests}.sh ||
+    grep -q "^item_$item()" "$check" "${check%/*}/gpu/gpu_check_tests.sh" ||
         fail "item $item is listed but not implemented"
 done
 
@@ -194,7 +195,7 @@ E2
         "$program" plan plan.yaml --json model.vocab_size=50257 $(model_overrides $model) \
             >out/plan 2>output || fail "there is no plan of $model"
         awk -v a="$(sed -n 's/.*"flops_per_token": *\([0-9.]*\).*/\1/p' out/plan)" \
-            -v b="$(python3 "$BIREME_SOURCE_DIR/scripts/bench_gpu.py" flops $model |
+            -v b="$(python3 "$BIREME_SOURCE_DIR/scripts/bench/bench_gpu.py" flops $model |
                 cut -d' ' -f1)" \
             'BEGIN { d = a / b - 1; exit !(d < 2e-3 && d > -2e-3) }' ||
             fail "$model is a different model in bench_gpu.py"
@@ -236,7 +237,7 @@ E2
     unset PYTHON
 fi
 
-# The libraries of CUDA: those of ldconfig, of CUDA's folder or of Python's packages.
+# The libraries of CUDA come from ldconfig, from CUDA's folder or from Python's packages.
 mkdir -p bin cuda/lib64 packages/nvidia/cu13/lib
 printf '#!/bin/sh\necho "  libnccl.so.2 (libc6,x86-64) => /somewhere/libnccl.so.2"\n' >bin/ldconfig
 chmod +x bin/ldconfig
@@ -247,7 +248,7 @@ expect_state versions measured 'NCCL /somewhere/libnccl.so.2'
 BIREME_NCCL=off CUDA_HOME=$folder/cuda run_check 0 --only versions out
 expect_state versions measured 'NCCL off'
 if [ "${has_python:-}" = true ]; then
-    PYTHONPATH=$folder/packages python3 "$BIREME_SOURCE_DIR/scripts/bench_gpu.py" \
+    PYTHONPATH=$folder/packages python3 "$BIREME_SOURCE_DIR/scripts/bench/bench_gpu.py" \
         library libcublasLt.so.13 >output
     [ "$(cat output)" = "$folder/packages/nvidia/cu13/lib/libcublasLt.so.13" ] ||
         fail "bench_gpu.py library"

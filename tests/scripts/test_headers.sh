@@ -3,7 +3,8 @@
 # usage: test_headers.sh COMPILER [FLAG...]; BIREME_SOURCE_DIR is set by ctest
 #
 # Tests are not included, and neither are .cuh files, which need nvcc. The headers of MPI are
-# skipped if FLAG does not define BIREME_MPI, and those of kernels/cuda without the CUDA toolkit.
+# skipped if FLAG does not define BIREME_MPI. The headers of kernels/cuda are skipped without the
+# CUDA toolkit.
 set -euo pipefail
 source=${BIREME_SOURCE_DIR:?}
 folder=$(mktemp -d)

@@ -1,5 +1,6 @@
 #!/bin/bash
 # A short run of scripts/soak.sh passes, and a run that ends with other weights fails.
+# ctest: timeout 400
 set -u
 [ "${BIREME_LONG:-0}" = 1 ] || {
     echo 'skipped: takes a minute: set BIREME_LONG=1 to run it'

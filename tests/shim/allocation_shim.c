@@ -1,8 +1,9 @@
 /* A library for LD_PRELOAD that lets one memory allocation fail. It counts the allocations of the
- * program, jansson and libyaml, or those of HDF5. Those of libc, libcrypto, oneDNN and Open MPI are
- * not counted, because these libraries end the process, or crash, if memory runs out.
+ * program, jansson and libyaml, or the allocations of HDF5. It does not count the allocations of
+ * libc, libcrypto, oneDNN and Open MPI, because these libraries end the process, or crash, if
+ * memory runs out.
  *
- *   ALLOCATION_IN     hdf5: count those of HDF5; unset: those of the program
+ *   ALLOCATION_IN     hdf5: count allocations of HDF5; unset: of the program
  *   ALLOCATION_AT     number of the allocation that returns NULL, from 1; unset: none
  *   ALLOCATION_RANK   only this rank (OMPI_COMM_WORLD_RANK); unset: all processes
  *   ALLOCATION_COUNT  file that receives the number of counted allocations at the end

@@ -8,7 +8,7 @@
  *                 slow: the call takes FAULT_SLOW_MS longer;
  *                 end_thread: a thread ends at its first fsync, unless it is the main thread;
  *                 unsynced: every fsync returns 0 and does nothing; unsynced_files and
- *                 unsynced_folders: only those of files or of folders; the others take
+ *                 unsynced_folders: only an fsync of a file or of a folder; the others take
  *                 FAULT_SLOW_MS longer, because they can also write what was not synced
  *   FAULT_SLOW_MS duration of slow in milliseconds
  *   FAULT_RANK    only this rank (OMPI_COMM_WORLD_RANK); unset: all processes
@@ -20,7 +20,9 @@
  *                 a condition variable with this clock are shorter
  *   FAULT_THREADS largest number of threads besides the main thread
  *
- * Calls with a path count by this path, calls with a descriptor by the path of its open. */
+ * Calls with a path count by this path, calls with a descriptor by the path of its open.
+ *
+ * A program that is linked with the library can change the fault while it runs (fault_shim.h). */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -38,6 +40,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "tests/shim/fault_shim.h"
+
 enum { DESCRIPTORS = 1024, PATH_BYTES = 512 };
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -47,6 +51,7 @@ static struct {
     long at, calls, slow_ms;
     long clock_jump, speed, threads; /* 0: no fault */
     bool sticky;
+    void (*before)(long number, const char *call);
 } fault;
 static char opened[DESCRIPTORS][PATH_BYTES]; /* path of each counted descriptor; else "" */
 
@@ -90,6 +95,25 @@ static void log_call(long number, const char *call, const char *path)
     }
 }
 
+void fault_shim_set(const char *what, long at, void (*before)(long number, const char *call))
+{
+    pthread_once(&once, read_environment);
+    pthread_mutex_lock(&lock);
+    fault.what = what;
+    fault.at = at;
+    fault.before = before;
+    fault.calls = 0;
+    pthread_mutex_unlock(&lock);
+}
+
+long fault_shim_calls(void)
+{
+    pthread_mutex_lock(&lock);
+    long calls = fault.calls;
+    pthread_mutex_unlock(&lock);
+    return calls;
+}
+
 static void sleep_slow(void)
 {
     nanosleep(&(struct timespec){.tv_sec = fault.slow_ms / 1000,
@@ -109,9 +133,13 @@ static bool call_fails(const char *call, const char *path)
     if (number > 0) {
         log_call(number, call, path);
     }
+    void (*before)(long number, const char *call) = fault.before;
     pthread_mutex_unlock(&lock);
     if (number == 0) {
         return false;
+    }
+    if (before != NULL) {
+        before(number, call);
     }
     if (number != fault.at && !(fault.sticky && fault.at > 0 && number > fault.at)) {
         return false;

@@ -14,44 +14,62 @@ void copy_async(copy c, site here)
         reinterpret_cast<uintptr_t>(c.from) % 16 != 0) {
         fail("cp.async of 16 bytes from %p to %p at %s:%d", c.from, c.to, here.file, here.line);
     }
-    running_worker()->open.push_back(c);
+    worker *me = running_worker();
+    me->has_copies = true;
+    me->copies.push_back(c);
 }
 
 void copy_commit()
 {
     unwatched inside;
     worker *me = running_worker();
-    me->groups.push_back(std::move(me->open));
-    me->open.clear();
+    me->has_copies = true;
+    me->groups.push_back(me->copies.size());
+}
+
+/* Removes the copies and groups that are complete. */
+static void remove_done(worker *me)
+{
+    me->copies.erase(me->copies.begin(),
+                     me->copies.begin() + static_cast<std::ptrdiff_t>(me->copies_done));
+    me->groups.erase(me->groups.begin(),
+                     me->groups.begin() + static_cast<std::ptrdiff_t>(me->groups_done));
+    for (size_t &end : me->groups) {
+        end -= me->copies_done;
+    }
+    me->copies_done = me->groups_done = 0;
 }
 
 int copy_due(int groups_left, const copy **copies)
 {
     unwatched inside;
     worker *me = running_worker();
-    me->due.clear();
-    while (static_cast<int>(me->groups.size()) > groups_left) {
-        me->due.insert(me->due.end(), me->groups.front().begin(), me->groups.front().end());
-        me->groups.pop_front();
+    remove_done(me);
+    size_t left = static_cast<size_t>(groups_left);
+    if (me->groups.size() > left) {
+        me->groups_done = me->groups.size() - left;
+        me->copies_done = me->groups[me->groups_done - 1];
     }
-    *copies = me->due.data();
-    return static_cast<int>(me->due.size());
+    *copies = me->copies.data();
+    return static_cast<int>(me->copies_done);
 }
 
 void copy_check_none()
 {
     worker *me = running_worker();
-    bool pending = !me->open.empty();
-    for (const auto &group : me->groups) {
-        pending = pending || !group.empty();
+    if (!me->has_copies) {
+        return;
     }
-    if (pending) {
+    if (me->copies.size() > me->copies_done) {
         fail("a thread ends with a cp.async that was never waited for");
     }
     if (!me->bulk_open.empty() || !me->bulk_committed.empty()) {
         fail("a thread ends with a bulk copy that was never waited for");
     }
+    me->copies.clear();
     me->groups.clear();
+    me->copies_done = me->groups_done = 0;
+    me->has_copies = false;
 }
 
 /* ---- mbarrier: a phase is complete after all its arrivals and all its bytes ---- */
@@ -236,6 +254,7 @@ void bulk_copy_begin(float *to, const void *from, int bytes, bool add, site here
     check_turn_fenced(here);
     size_t offset = check_bulk_copy(to, from, bytes, here);
     make_writes_visible();
+    running_worker()->has_copies = true;
     running_worker()->bulk_open.push_back(
         {to, reinterpret_cast<const float *>(&running_block->late[offset]),
          bytes / int{sizeof(float)}, add});

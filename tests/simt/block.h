@@ -13,15 +13,18 @@ namespace simt
 {
 enum { WARP = 32, WARPGROUP = 128, BARRIERS = 16, THREADS_MAX = 1024 };
 
-/* A thread, the event that it waits for, and its pending copies. */
-struct worker : thread {
+/* A thread, the event that it waits for, and its pending copies. The first cache lines contain the
+ * fields that a switch reads. */
+struct alignas(64) worker : thread {
     fiber run;
     bool finished = true;
+    bool has_copies = false; /* it has started a copy */
     const char *waits = "";
     const void *event = nullptr;
     site at = {"", 0};
-    std::vector<copy> open, due;
-    std::deque<std::vector<copy>> groups;
+    std::vector<copy> copies;   /* of cp.async; those before copies_done are complete */
+    std::vector<size_t> groups; /* where each group ends in copies, from groups_done on */
+    size_t copies_done = 0, groups_done = 0;
     std::vector<bulk_copy> bulk_open, bulk_committed, bulk_due;
     bool wgmma_fenced = false; /* wgmma.fence was executed since the last wait */
     bool turn_fenced = true;   /* fence.proxy.async.global was executed since the last turn */
@@ -82,6 +85,7 @@ struct operation {
 struct block_state {
     std::vector<worker *> threads;
     int live = 0;
+    unsigned open_barriers = 0;      /* bit i: threads have arrived at barriers[i] */
     unsigned char *memory = nullptr; /* shared */
     size_t dynamic_bytes = 0, used = 0;
     size_t static_bytes = 0;    /* of static arrays, without red zones */

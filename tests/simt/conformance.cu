@@ -24,6 +24,8 @@ __global__ void convert_numbers(uint32_t *out)
         out[i] = gpu_bf16(x);
         out[48 + i] = gpu_pack(x, -x);
         out[96 + i] = gpu_bits(gpu_float(static_cast<bf16>(i * 997)));
+        float y = gpu_from_bits(0x3f800001u + 0x12345u * static_cast<uint32_t>(i));
+        out[144 + i] = gpu_bits(gpu_multiply(y, y) - y); /* not fused */
     }
 }
 
@@ -298,7 +300,7 @@ static const struct section {
     bool sm90;
     void (*run)(uint32_t *out, const uint32_t *in);
 } sections[] = {
-    {"numbers", 144, 0, false, run_numbers},
+    {"numbers", 192, 0, false, run_numbers},
     {"ex2", 256, 0x1p-21, false, run_powers},
     {"lanes", 161, 0, false, run_lanes},
     {"ldmatrix", 256, 0, false, run_matrices},

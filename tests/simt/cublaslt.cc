@@ -18,7 +18,7 @@
 #include "tests/simt/gemm.h"
 
 extern "C" {
-#include "kernels/cuda/cublaslt.h"
+#include "kernels/cuda/gemm/cublaslt.h"
 }
 
 struct cublasLtContext {
@@ -31,6 +31,8 @@ struct simt_gemm_desc {
     void *bias = nullptr, *aux = nullptr;
     int64_t aux_stride = 0;
     const float *first_scale = nullptr, *second_scale = nullptr;
+    int32_t first_mode = CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
+    int32_t second_mode = CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
 };
 
 struct simt_layout {
@@ -152,6 +154,10 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc,
         return copy_value(&desc->first_scale, sizeof desc->first_scale, value, bytes);
     case CUBLASLT_MATMUL_DESC_B_SCALE_POINTER:
         return copy_value(&desc->second_scale, sizeof desc->second_scale, value, bytes);
+    case CUBLASLT_MATMUL_DESC_A_SCALE_MODE:
+        return copy_value(&desc->first_mode, sizeof desc->first_mode, value, bytes);
+    case CUBLASLT_MATMUL_DESC_B_SCALE_MODE:
+        return copy_value(&desc->second_mode, sizeof desc->second_mode, value, bytes);
     }
     return CUBLAS_STATUS_INVALID_VALUE;
 }
@@ -227,6 +233,21 @@ static bool is_fp8(cudaDataType_t type)
     return type == CUDA_R_8F_E4M3 || type == CUDA_R_8F_E5M2;
 }
 
+static bool has_row_scales(const simt_gemm_desc *desc)
+{
+    return desc->first_mode == CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
+}
+
+/* Scales for each row: both matrices have them, both are E4M3, and the GPU is a Hopper. */
+static bool supports_scales(const simt_gemm_desc *desc, const simt_layout *a, const simt_layout *b)
+{
+    const char *capability = getenv("SIMT_CAPABILITY");
+    bool hopper = capability == nullptr || strcmp(capability, "9") == 0;
+    return desc->first_mode == desc->second_mode &&
+           (!has_row_scales(desc) ||
+            (hopper && a->type == CUDA_R_8F_E4M3 && b->type == CUDA_R_8F_E4M3));
+}
+
 /* FP8 matrices as on Hopper: the first one is transposed and the second one is not, at most one is
  * E5M2, and all rows are aligned. The output and the bias are bf16, or the output is f32 without
  * bias. */
@@ -234,7 +255,8 @@ static bool supports_fp8(const simt_gemm_desc *desc, const simt_layout *a, const
                          const simt_layout *d)
 {
     bool bias = (desc->epilogue & CUBLASLT_EPILOGUE_BIAS) != 0;
-    return is_fp8(b->type) && desc->first == CUBLAS_OP_T && desc->second == CUBLAS_OP_N &&
+    return is_fp8(b->type) && supports_scales(desc, a, b) && desc->first == CUBLAS_OP_T &&
+           desc->second == CUBLAS_OP_N &&
            (a->type == CUDA_R_8F_E4M3 || b->type == CUDA_R_8F_E4M3) && a->rows % 16 == 0 &&
            a->columns % 16 == 0 && a->stride % 16 == 0 && b->stride % 16 == 0 &&
            (d->type == CUDA_R_16BF ? d->stride % 8 == 0 : !bias && d->stride % 4 == 0) &&
@@ -310,11 +332,12 @@ static cublasStatus_t check_addresses(const simt_gemm_desc *desc, const simt_lay
 {
     const void *const factors[2] = {desc->first_scale, desc->second_scale};
     bool has_factors = factors[0] != nullptr || factors[1] != nullptr;
+    bool complete = factors[0] != nullptr && factors[1] != nullptr;
     bool aligned = is_aligned(factors[0], 16) && is_aligned(factors[1], 16);
     for (int i = 0; i < 3; i++) {
         aligned = aligned && is_aligned(matrices[i], 16);
     }
-    if (has_factors && !is_fp8(a->type)) {
+    if ((has_factors && !is_fp8(a->type)) || (has_row_scales(desc) && !complete)) {
         return CUBLAS_STATUS_INVALID_VALUE;
     }
     return aligned || !is_fp8(a->type) ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
@@ -405,8 +428,9 @@ static void store_element(const struct gemm_task &w, int64_t row, int64_t column
     const simt_gemm_desc &desc = w.desc;
     cudaDataType_t type = w.d_layout.type;
     int64_t at = column * w.d_layout.stride + row, aux = column * desc.aux_stride + row;
-    sum *= desc.first_scale != nullptr ? *desc.first_scale : 1.0f;
-    sum *= desc.second_scale != nullptr ? *desc.second_scale : 1.0f;
+    bool each = has_row_scales(&desc);
+    sum *= desc.first_scale != nullptr ? desc.first_scale[each ? row : 0] : 1.0f;
+    sum *= desc.second_scale != nullptr ? desc.second_scale[each ? column : 0] : 1.0f;
     sum += w.beta != 0 ? w.beta * get_element(w.d, type, at) : 0.0f;
     float used = ignores_epilogue(w) ? 0.0f : 1.0f; /* factor of the epilogue's operand */
     bool has_row_bias = (desc.epilogue & CUBLASLT_EPILOGUE_BIAS) != 0;

@@ -38,7 +38,7 @@ static const size_t stack_bytes = 256 << 10, guard_bytes = 4096;
  * each other's stacks: each stack begins 5 cache lines after the last one, modulo a page. */
 static const size_t cache_line_bytes = 64, page_lines = 64, step_lines = 5;
 
-/* Only frames that are left when a thread ends stay poisoned: those of the emulator, at the top. */
+/* Only frames that are left when a thread ends stay poisoned: the emulator's frames at the top. */
 static const size_t left_bytes = 4096 + page_lines * cache_line_bytes;
 
 static fiber *adopted;
@@ -49,6 +49,8 @@ static fiber *adopted;
  * other one. */
 asm(R"(
     .text
+    .globl simt_swap
+    .hidden simt_swap
     .type simt_swap, @function
 simt_swap:
     pushq %rbp
@@ -68,7 +70,6 @@ simt_swap:
     ret
     .size simt_swap, .-simt_swap
 )");
-extern "C" void simt_swap(void **save, void *load);
 
 static void prepare_stack(fiber &f, void (*entry)())
 {
@@ -81,7 +82,7 @@ static void prepare_stack(fiber &f, void (*entry)())
     f.state = top;
 }
 
-static void swap_stacks(fiber &from, fiber &to)
+[[maybe_unused]] static void swap_stacks(fiber &from, fiber &to)
 {
     simt_swap(&from.state, to.state);
 }
@@ -153,6 +154,7 @@ void fiber_entered()
 #endif
 }
 
+#if !defined(__x86_64__) || defined(SIMT_ASAN) || defined(SIMT_TSAN)
 void fiber_switch(fiber &from, fiber &to)
 {
 #ifdef SIMT_TSAN
@@ -166,6 +168,7 @@ void fiber_switch(fiber &from, fiber &to)
     __sanitizer_finish_switch_fiber(from.fake_stack, nullptr, nullptr);
 #endif
 }
+#endif
 
 #ifdef SIMT_TSAN
 void fiber_release(const void *token)
@@ -184,17 +187,6 @@ unwatched::~unwatched()
 {
     __tsan_ignore_thread_end();
 }
-#else
-void fiber_release(const void *)
-{
-}
-void fiber_acquire(const void *)
-{
-}
-unwatched::unwatched() = default;
-unwatched::~unwatched()
-{
-}
 #endif
 
 #ifdef SIMT_ASAN
@@ -205,13 +197,6 @@ void fiber_poison(const void *memory, size_t bytes)
 void fiber_unpoison(const void *memory, size_t bytes)
 {
     __asan_unpoison_memory_region(memory, bytes);
-}
-#else
-void fiber_poison(const void *, size_t)
-{
-}
-void fiber_unpoison(const void *, size_t)
-{
 }
 #endif
 } // namespace simt

@@ -20,12 +20,21 @@ struct fiber {
 /* fiber_adopt - let f represent the running stack, to switch back to. */
 void fiber_adopt(fiber &f);
 
-/* fiber_start - prepare f to begin in entry, which never returns. The stack is allocated once and
- * reused. */
+/* fiber_start - prepare f to begin in entry, which never returns. The stack is reused. */
 void fiber_start(fiber &f, void (*entry)());
 
 /* fiber_switch - save `from` and continue in `to`. */
+#if defined(__x86_64__)
+extern "C" void simt_swap(void **save, void *load);
+#endif
+#if defined(__x86_64__) && !defined(SIMT_ASAN) && !defined(SIMT_TSAN)
+inline void fiber_switch(fiber &from, fiber &to)
+{
+    simt_swap(&from.state, to.state);
+}
+#else
 void fiber_switch(fiber &from, fiber &to);
+#endif
 
 /* fiber_entered - must be the first call of an entry function. */
 void fiber_entered();
@@ -33,6 +42,7 @@ void fiber_entered();
 /* Annotations for the thread sanitizer: accesses before a release happen before accesses after an
  * acquire of the same token. While an object of type unwatched exists, accesses (of the emulator
  * itself) are ignored. */
+#ifdef SIMT_TSAN
 void fiber_release(const void *token);
 void fiber_acquire(const void *token);
 
@@ -42,8 +52,36 @@ struct unwatched {
     unwatched(const unwatched &) = delete;
     unwatched &operator=(const unwatched &) = delete;
 };
+#else
+inline void fiber_release(const void *)
+{
+}
+inline void fiber_acquire(const void *)
+{
+}
+
+struct unwatched {
+    unwatched()
+    {
+    }
+    ~unwatched()
+    {
+    }
+    unwatched(const unwatched &) = delete;
+    unwatched &operator=(const unwatched &) = delete;
+};
+#endif
 
 /* fiber_poison, fiber_unpoison - forbid and allow accesses to memory (address sanitizer). */
+#ifdef SIMT_ASAN
 void fiber_poison(const void *memory, size_t bytes);
 void fiber_unpoison(const void *memory, size_t bytes);
+#else
+inline void fiber_poison(const void *, size_t)
+{
+}
+inline void fiber_unpoison(const void *, size_t)
+{
+}
+#endif
 } // namespace simt

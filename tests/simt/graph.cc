@@ -1,9 +1,9 @@
 /* CUDA graphs in the emulator. A capture records the work that is queued on a stream as a list;
  * each launch of the graph runs the list in order.
  *
- * Kernel arguments are those of the capture until cudaGraphExecKernelNodeSetParams changes them. A
- * missing update leaves the old arguments, as on a GPU. Allocations, waits and events during a
- * capture end the program.
+ * Kernel arguments keep their values from the capture until cudaGraphExecKernelNodeSetParams
+ * changes them. A missing update leaves the old arguments, as on a GPU. Allocations, waits and
+ * events during a capture end the program.
  *
  * SIMT_GRAPHS=FILE: writes at exit the number of graphs created, of launches and of argument
  * updates. SIMT_STALE=1: ignores all updates. SIMT_NO_GRAPHS: creating a graph fails. */

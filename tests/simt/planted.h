@@ -37,7 +37,7 @@ enum planted_bug {
     PLANTED_BULK_STALE,      /* no fence.proxy.async after writes of threads to the tile */
     PLANTED_BULK_NOT_WAITED, /* the turn is passed before the bulk copy has ended */
     /* steps: two warps process tiles that a third one copies; a fourth one counts the steps */
-    PLANTED_STEPS_AHEAD, /* arrivals at the barrier of the next step complete that of this step */
+    PLANTED_STEPS_AHEAD, /* arrivals at the barrier of the next step complete this step's barrier */
     /* neighbours: each thread reads the value that the next one wrote */
     PLANTED_GLOBAL_PAST_END,    /* reads one element too many */
     PLANTED_DYNAMIC_PAST_END,   /* writes one element too many to dynamic shared memory */

@@ -23,8 +23,7 @@ struct CUstream_st {
 
 namespace simt
 {
-/* capture_add - add a task to the graph of a capture. kernel is NULL if the task is not a
- * kernel. */
+/* capture_add - add a task to the graph of a capture. kernel is NULL for other tasks. */
 void capture_add(CUgraph_st *graph, const void *kernel, task work);
 
 /* refuse_in_capture - fail if a capture is in progress: a graph must not allocate or wait. */

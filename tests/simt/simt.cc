@@ -151,6 +151,14 @@ void mark_ready(worker *w)
     ready_count++;
 }
 
+/* Prefetches a thread that may run after the next one, and another one that may follow it. */
+static void prefetch_threads(const worker *soon, const worker *later)
+{
+    __builtin_prefetch(soon->run.state);
+    __builtin_prefetch(later);
+    __builtin_prefetch(&later->run);
+}
+
 /* Selects one of the ready threads by the schedule. */
 static worker *take_ready()
 {
@@ -169,10 +177,16 @@ static worker *take_ready()
     ready_count--;
     queue.count--;
     if (settings.order == LIFO || settings.order == RANDOM) {
+        if (queue.count >= 2) {
+            prefetch_threads(queue.at(queue.count - 1), queue.at(queue.count - 2));
+        }
         return queue.at(queue.count);
     }
     worker *next = queue.at(0);
     queue.first = (queue.first + 1) % THREADS_MAX;
+    if (queue.count >= 2) {
+        prefetch_threads(queue.at(0), queue.at(1));
+    }
     return next;
 }
 
@@ -268,7 +282,7 @@ void add_operation(void (*run)(const void *context), const void *context, size_t
     running_block->operations.push_back({run, {from, from + bytes}, event});
 }
 
-/* Compares literals: those of the same file are usually one object. */
+/* Compares literals. Equal literals of one file are usually one object. */
 static bool is_same_text(const char *a, const char *b)
 {
     return a == b || strcmp(a, b) == 0;
@@ -276,14 +290,16 @@ static bool is_same_text(const char *a, const char *b)
 
 /* ---- barriers: exited threads count as arrived (sm_70 and newer) ---- */
 
-static void open_barrier(block_barrier &b)
+static void open_barrier(int number)
 {
+    block_barrier &b = running_block->barriers[number];
     for (worker *w : b.waiting) {
         mark_ready(w);
     }
     b.waiting.clear();
     b.arrived = 0;
     b.tokens.phase++;
+    running_block->open_barriers &= ~(1u << number);
 }
 
 void barrier(int number, int threads, bool wait, site here)
@@ -297,6 +313,7 @@ void barrier(int number, int threads, bool wait, site here)
     if (b.arrived == 0) {
         b.expected = threads;
         b.first = here;
+        running_block->open_barriers |= 1u << number;
     } else if (b.expected != threads) {
         fail("barrier %d is for %d threads at %s:%d and for %d at %s:%d", number, b.expected,
              b.first.file, b.first.line, threads, here.file, here.line);
@@ -310,7 +327,7 @@ void barrier(int number, int threads, bool wait, site here)
     b.arrived++;
     bool last = b.arrived == (threads != 0 ? threads : running_block->live);
     if (last) {
-        open_barrier(b);
+        open_barrier(number);
     }
     if (wait) {
         if (last) {
@@ -432,7 +449,9 @@ void *shared_array(const void *key, size_t bytes, size_t alignment)
     if (b.base_was_read) {
         fail("a static shared array moves dynamic shared memory after its address was read");
     }
-    fiber_unpoison(b.memory + at, bytes);
+    fiber_unpoison(b.memory + at, bytes + red_zone);
+    memset(b.memory + at, 0xff, bytes + red_zone);
+    fiber_poison(b.memory + at + bytes, red_zone);
     b.used = at + bytes + red_zone;
     b.static_bytes = (b.static_bytes + alignment - 1) / alignment * alignment + bytes;
     if (b.static_bytes + b.dynamic_bytes > shared_limit()) {
@@ -503,7 +522,7 @@ static void map_shared(block_state &b, size_t dynamic_bytes)
     b.dynamic_bytes = dynamic_bytes;
     b.used = dynamic_bytes + red_zone;
     fiber_unpoison(b.memory, shared_memory);
-    memset(b.memory, 0xff, dynamic_bytes + red_zone + shared_static_max);
+    memset(b.memory, 0xff, dynamic_bytes + red_zone); /* shared_array() fills static arrays */
     b.late.assign(dynamic_bytes, 0xff);
     b.fenced = false;
     b.barriers_fenced = true;
@@ -519,9 +538,10 @@ static worker *end_worker(worker *me)
     copy_check_none();
     me->finished = true;
     running_block->live--;
-    for (block_barrier &b : running_block->barriers) {
+    for (int i = 0; running_block->open_barriers >> i != 0; i++) {
+        const block_barrier &b = running_block->barriers[i];
         if (b.arrived > 0 && b.expected == 0 && b.arrived == running_block->live) {
-            open_barrier(b);
+            open_barrier(i);
         }
     }
     return next_worker();
@@ -557,17 +577,40 @@ static void check_block_end(const block_state &b)
     }
 }
 
+/* Returns the state of a block of `count` threads, which reuses the memory of the last block. For
+ * the thread sanitizer it is new, so that the sanitizer discards the tokens of the last block. */
+static block_state *prepare_state(size_t count)
+{
+    static std::unique_ptr<block_state> state;
+#ifdef SIMT_TSAN
+    state.reset();
+#endif
+    if (state == nullptr) {
+        state.reset(new block_state);
+    }
+    block_state &b = *state;
+    b.threads.clear();
+    b.arrays.clear();
+    b.live = static_cast<int>(count);
+    b.static_bytes = 0;
+    b.base_was_read = false;
+    b.rendezvous_by_warp.resize((count + WARP - 1) / WARP);
+    for (std::deque<rendezvous> &all : b.rendezvous_by_warp) {
+        all.clear();
+    }
+    b.groups.resize((count + WARPGROUP - 1) / WARPGROUP);
+    for (group_rendezvous &g : b.groups) {
+        g.arrived = 0;
+    }
+    return &b;
+}
+
 static void run_block(dim3 grid, dim3 size, size_t shared_bytes, dim3 block_index)
 {
     size_t count = size_t{size.x} * size.y * size.z;
-    /* On the heap, so that the thread sanitizer discards its tokens when it is freed. */
-    std::unique_ptr<block_state> owned(new block_state);
-    block_state &b = *owned;
+    block_state &b = *prepare_state(count);
     map_shared(b, shared_bytes);
     running_block = &b;
-    b.live = static_cast<int>(count);
-    b.rendezvous_by_warp.resize((count + WARP - 1) / WARP);
-    b.groups.resize((count + WARPGROUP - 1) / WARPGROUP);
     /* The pool is larger than a block, so that the offset changes the fibers. For the thread
      * sanitizer, no fiber of a block was in the previous block: a barrier there would order its
      * accesses. */

@@ -192,8 +192,8 @@ void *shared_array(const void *key, size_t bytes, size_t alignment);
  * As with the least convenient compiler, it follows the static arrays of the block without
  * alignment. A block that reads this address must not add a static array later. */
 uint32_t shared_base();
-/* shared_limit - return the largest shared memory of a block in bytes: SIMT_SHARED_MAX, or that of
- * sm_90. allow_shared - allow a kernel this dynamic memory; false: it exceeds the limit. */
+/* shared_limit - return the largest shared memory of a block in bytes: SIMT_SHARED_MAX, or the
+ * limit of sm_90. allow_shared - allow a kernel this dynamic memory; false: it is too large. */
 size_t shared_limit();
 bool allow_shared(const void *kernel, size_t bytes);
 
@@ -374,6 +374,10 @@ inline float __fdividef(float x, float y)
 inline float gpu_exp2(float x)
 {
     return exp2f(x);
+}
+inline float gpu_multiply(float x, float y)
+{
+    return x * y; /* -ffp-contract=off */
 }
 inline uint32_t gpu_bits(float x)
 {

@@ -100,10 +100,34 @@ test_lamb_ahead() {
         fail "four more steps left the device without work $((idle[1] - idle[0])) times"
 }
 
+# The scales of FP8 are computed on the device. A run that resumes after step 2, and a run with
+# another history length, have other histories in device memory.
+test_fp8_ahead() {
+    need_mpirun
+    local fp8='train.precision=fp8 fp8.first_last_layers_bf16=false fp8.amax_history=3'
+    check_ahead one 1 $fp8 evaluate.every=0
+    compare_history one
+    cp -r one-device resumed
+    rm -rf resumed/checkpoints/step-0000000[4-5] resumed/final
+    run_bireme 0 train recipe.yaml run_dir=resumed $small train.max_steps=5 checkpoint.every=5 \
+        optimizer.max_grad_norm=0.5 $fp8 evaluate.every=0
+    compare_weights one-device resumed 00000005
+    check_ahead zero 2 $fp8 parallel.zero_stage=2
+    check_ahead tensor 2 $fp8 parallel.tensor=2 evaluate.every=0
+    compare_history zero
+    compare_history tensor
+}
+
+# compare_history NAME: compare the amax histories of two runs of check_ahead.
+compare_history() {
+    cmp "$1"-{host,device}/checkpoints/step-00000005/fp8-00000-of-0000*.h5 ||
+        fail "$1: the amax history differs"
+}
+
 # step_seconds is measured on the device. The host reads the results of a step only after the device
-# has finished the next step, and it reads those of the last two steps together. The times of all
-# steps add up to the time of the run. tokens_per_second is computed from the same times. The run
-# `mixed` has pauses, in which the host evaluates and saves.
+# has finished the next step, and it reads the results of the last two steps together. The times of
+# all steps add up to the time of the run. tokens_per_second is computed from the same times. The
+# run `mixed` has pauses, in which the host evaluates and saves.
 test_times() {
     local run eight="$small train.max_steps=8 model.hidden_size=64"
     export SIMT_STREAMS=eager

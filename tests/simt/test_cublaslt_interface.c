@@ -3,7 +3,7 @@
  * needs no GPU. */
 #include <cublasLt.h>
 
-#include "kernels/cuda/cublaslt.h"
+#include "kernels/cuda/gemm/cublaslt.h"
 #include "tests/check.h"
 #include "tests/simt/cuda/cublaslt_numbers.h"
 
@@ -13,6 +13,7 @@ CUBLASLT_TYPE_NUMBERS(CHECK_NUMBER)
 CUBLASLT_OPERATION_NUMBERS(CHECK_NUMBER)
 CUBLASLT_COMPUTE_NUMBERS(CHECK_NUMBER)
 CUBLASLT_DESC_NUMBERS(CHECK_NUMBER)
+CUBLASLT_SCALE_NUMBERS(CHECK_NUMBER)
 CUBLASLT_PREF_NUMBERS(CHECK_NUMBER)
 CUBLASLT_EPILOGUE_NUMBERS(CHECK_NUMBER)
 CUBLASLT_REDUCTION_NUMBERS(CHECK_NUMBER)

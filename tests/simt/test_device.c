@@ -1,10 +1,10 @@
-/* Test of the CUDA devices of base/device.h on the emulated runtime. */
+/* Test of the CUDA devices of base/device/device.h on the emulated runtime. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "base/device.h"
+#include "base/device/device.h"
 #include "kernels/kernels.h"
 #include "tests/check.h"
 

@@ -309,6 +309,19 @@ static void test_refused(void)
                 "factors to 16 and 4, fused parts 0, beta 0");
     p.scale_b = factors;
     CHECK_OK(cuda_gemm_run(k, &p));
+    /* Row-wise factors need E4M3 operands, and Hopper. */
+    static _Alignas(64) float rows[ROWS + 1], columns[COLUMNS];
+    p.scales_rows = true;
+    p.scale_a = rows;
+    p.scale_b = columns;
+    CHECK_FAILS(cuda_gemm_run(k, &p), STATUS_INTERNAL, "cuBLASLt has no algorithm for the GEMM of");
+    p.a.dtype = DTYPE_E4M3;
+    CHECK_OK(cuda_gemm_run(k, &p));
+    setenv("SIMT_CAPABILITY", "10", 1);
+    CHECK_FAILS(cuda_gemm_run(k, &p), STATUS_INTERNAL, "not supported: [3, 32] e4m3 by");
+    unsetenv("SIMT_CAPABILITY");
+    p.scale_a = rows + 1;
+    CHECK_FAILS(cuda_gemm_run(k, &p), STATUS_INTERNAL, "factors to 4 and");
     operation_release(&p.c);
     CHECK_OK(kernels_destroy(&k));
 }
@@ -346,7 +359,7 @@ static void release_fp8_layer(struct fp8_layer *l)
     }
 }
 
-/* Runs both passes. Returns the algorithm of the last GEMM, that of dw. */
+/* Runs both passes. Returns the algorithm of the last GEMM, which computes dw. */
 static int run_fp8(struct kernels *k, struct fp8_layer *l)
 {
     struct tensor none = tensor_absent();
@@ -363,9 +376,10 @@ static int run_fp8(struct kernels *k, struct fp8_layer *l)
 
 /* FP8 GEMMs are tuned although other operations have overwritten their operands, even with NaN. The
  * results stay the same within rounding, and a wrong algorithm is not chosen. */
-static void test_fp8(enum dtype dtype)
+static void test_fp8(enum dtype dtype, bool rowwise)
 {
     struct kernels_limits limits = operation_limits(128);
+    limits.fp8_rowwise = rowwise;
     limits.fp8_columns = FP8_OUTPUTS;
     limits.fp8_weights = FP8_OUTPUTS * FP8_INNER;
     for (int is_wrong = 0; is_wrong < 2; is_wrong++) {
@@ -373,6 +387,10 @@ static void test_fp8(enum dtype dtype)
         select_new_file();
         CHECK_OK(simt_kernels_create(cpu, dtype, &limits, &k));
         struct fp8_layer first = make_fp8_layer(dtype), tuned = make_fp8_layer(dtype);
+        if (rowwise) {
+            operation_release(&first.scales);
+            operation_release(&tuned.scales);
+        }
         CHECK_EQUAL(run_fp8(k, &first), 0);
         CHECK_OK(
             kernels_tune(k, false, NULL)); /* the next GEMMs are timed; their outputs are lost */
@@ -521,8 +539,10 @@ int main(void)
     test_zero_operands(DTYPE_BF16);
     test_zero_operands(DTYPE_F32);
     test_refused();
-    test_fp8(DTYPE_BF16);
-    test_fp8(DTYPE_F32);
+    for (int rowwise = 0; rowwise < 2; rowwise++) {
+        test_fp8(DTYPE_BF16, rowwise);
+        test_fp8(DTYPE_F32, rowwise);
+    }
     CHECK(!has_warned(""));
     /* Both tests use the same tensors, because alignments are part of the key of a plan. */
     struct layer l = layer_make(DTYPE_BF16, N);

@@ -29,7 +29,8 @@ for wrapper in $wrappers; do
 done
 
 # The built-in functions of CUDA C++ that kernels call must be tested too.
-sources=(kernels/cuda/*.cu kernels/cuda/*.cuh)
+mapfile -t sources < <(find kernels/cuda -name '*.cu' -o -name '*.cuh' | sort)
+[ "${#sources[@]}" -ge 30 ] || report "only ${#sources[@]} sources of kernels"
 pattern='shfl|ballot|syncwarp|syncthreads|any|all|match|reduce|activemask|umulhi|threadfence|popc'
 builtins=$(grep -hoE "\b__($pattern)[a-z_]*\(" "${sources[@]}" | tr -d '(' | sort -u)
 for builtin in $builtins; do
@@ -57,7 +58,7 @@ fi
 readonly project='_ZN4simt|_ZNK4simt|_Z[0-9]+(gpu|attention)_|cuda_|arena_|status_'
 readonly compiler='_GLOBAL_OFFSET_TABLE_|_Unwind_Resume|_Znwm|_ZdlPvm?|__gxx_personality_v0'
 readonly support='getenv|strcmp|_ZTVN10__cxxabi.*|__stack_chk_fail|__gcov.*|__cxa_.*'
-readonly functions='attention_bucket|erfcf|exp2f|expf|fma(f|xf?)|fminf?|logf|sqrtf?|tanhf'
+readonly functions='attention_bucket|erfcf|exp(2f|f)?|fma(f|xf?)|fminf?|log(1p|f)?|sqrtf?|tanhf'
 for object in "$@"; do
     forbidden=$(nm -u "$object" | awk '{ print $2 }' |
         grep -vE "^($project|__asan_|__tsan_|__ubsan_)" |

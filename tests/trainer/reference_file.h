@@ -1,4 +1,4 @@
-/* Reads the files of scripts/make_reference.py: attributes, datasets and weights by name. */
+/* Reads the files of make_reference.py: attributes, datasets and weights by name. */
 #pragma once
 
 #include <hdf5.h>

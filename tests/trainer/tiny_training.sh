@@ -20,6 +20,7 @@ fail() {
 }
 
 run_seconds=50 # time limit of run_bireme
+[ -z "${ASAN_OPTIONS:-}${TSAN_OPTIONS:-}" ] || run_seconds=150
 
 # run_bireme CODE ARGUMENT...: run the program, which must end with this code.
 run_bireme() {
@@ -78,6 +79,27 @@ need_shim() {
         echo "skipped: the shim and the library of a sanitizer must both be loaded first"
         exit 77
     }
+}
+
+# name_places: print the lines of the file `places`, which tests/shim/allocation_shim.c has written,
+# with the names of the functions: NUMBER FUNCTION CALLER...
+name_places() {
+    nm -t d "$program" | awk '$2 ~ /[tT]/ { print $1 + 0, $3 }' | sort -n >symbols
+    awk '
+        FNR == NR { address[++count] = $1; name[count] = $2; next }
+        {
+            for (i = 2; i <= NF; i++) {
+                low = 1
+                high = count
+                while (low < high) {
+                    middle = int((low + high + 1) / 2)
+                    if (address[middle] <= $i) low = middle; else high = middle - 1
+                }
+                $i = name[low]
+                sub(/\..*/, "", $i) # of a part that the compiler has split off
+            }
+            print
+        }' symbols places
 }
 
 # stop_first_evaluation JOB RUN SECONDS: stop a training with the files `out` and `stderr` this long
@@ -164,7 +186,8 @@ compare_layouts()
     print_losses "$name" evaluate | awk -v learned=$learned \
         'NR == 1 { a = $2 } END { exit !($2 < learned * a) }' ||
         fail "$name learns nothing: $(print_losses "$name" evaluate)"
-    for layout in 'parallel.tensor=2 train.activation_checkpointing=full' parallel.zero_stage=2; do
+    for layout in parallel.zero_stage=2 \
+        'parallel.tensor=2 parallel.sequence=true train.activation_checkpointing=full'; do
         # shellcheck disable=SC2086 # several settings
         run_ranks 2 0 "${common[@]}" run_dir=more "$@" $layout
         compare_losses "$name" more 1e-5
@@ -178,10 +201,20 @@ compare_layouts()
     rm -rf resumed
 }
 
-"$program" tokenizer train --type char --input "$source/LICENSE" --output tokenizer 2>stderr ||
-    fail tokenizer
-"$program" prepare --objective clm --tokenizer tokenizer --input "$source/LICENSE" --output data \
-    --validation-fraction 0.2 >out 2>stderr || fail prepare
+# make_data: make the tokenizer and the shards.
+make_data() {
+    "$program" tokenizer train --type char --input "$source/LICENSE" --output tokenizer 2>stderr ||
+        fail tokenizer
+    "$program" prepare --objective clm --tokenizer tokenizer --input "$source/LICENSE" \
+        --output data --validation-fraction 0.2 >out 2>stderr || fail prepare
+}
+
+# The build has made both (tests/trainer/CMakeLists.txt). An older program may have made others.
+if [ "${BIREME_TINY_DATA:-}/made" -nt "$program" ]; then
+    cp -r "$BIREME_TINY_DATA/tokenizer" "$BIREME_TINY_DATA/data" .
+else
+    make_data
+fi
 cat >recipe.yaml <<END
 objective: clm
 run_dir: run

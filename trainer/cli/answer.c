@@ -1,7 +1,6 @@
 /* bireme answer: extractive question answering with a model that was trained with objective answer.
  *
  * A long text is split into windows, and answer_search.h selects the best span of all of them. */
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +8,7 @@
 #include "base/memory.h"
 #include "trainer/cli/batch_query.h"
 #include "trainer/cli/command.h"
-#include "trainer/cli/json_output.h"
+#include "trainer/cli/output/json_output.h"
 #include "trainer/inference/prediction/prediction.h"
 #include "trainer/inference/prediction/text_input.h"
 
@@ -104,8 +103,8 @@ static status make_line(struct answer_state *state, const char *text, const char
                         struct line **out)
 {
     const char *question = state->q->question;
-    struct line *l = calloc(1, sizeof *l), **end = &state->lines;
-    REQUIRE(l != NULL, STATUS_INTERNAL, "out of memory for a question");
+    struct line *l = NULL, **end = &state->lines;
+    TRY(ALLOCATE(l, 1, "a question"));
     while (*end != NULL) {
         end = &(*end)->next;
     }
@@ -113,9 +112,7 @@ static status make_line(struct answer_state *state, const char *text, const char
     bool is_row = state->q->shared.columns != NULL;
     size_t row_bytes = row_question != NULL ? strlen(row_question) : 0;
     size_t bytes = row_bytes + strlen(text) + 2;
-    l->text = malloc(bytes);
-    REQUIRE(l->text != NULL, STATUS_INTERNAL, "out of memory for a line of %zu bytes",
-            strlen(text));
+    TRY(ALLOCATE(l->text, bytes, "a line"));
     snprintf(l->text, bytes, "%s%s%s", row_bytes > 0 ? row_question : "", row_bytes > 0 ? "\t" : "",
              text);
     char *tab = question != NULL ? NULL
@@ -123,7 +120,7 @@ static status make_line(struct answer_state *state, const char *text, const char
                 : row_bytes > 0  ? l->text + row_bytes
                                  : NULL;
     REQUIRE(question != NULL || tab != NULL, STATUS_DATA, "%s, or give --question",
-            is_row ? "no field \"question\"; give --columns question=COLUMN"
+            is_row ? "no field 'question'; give --columns question=COLUMN"
                    : "the line has no tab; write QUESTION<tab>TEXT on each line");
     l->question = question != NULL ? question : l->text;
     l->context = question != NULL ? l->text : tab + 1;
@@ -158,10 +155,8 @@ static status prepare_state(struct batch_query *b, const char *checkpoint)
     TRY(prediction_require_answers(&b->session, checkpoint));
     const char *question = state->q->question != NULL ? state->q->question : "";
     TRY(text_input_check(&(struct text){question, strlen(question)}));
-    state->rows = calloc((size_t)b->batch.max_rows, sizeof *state->rows);
-    state->outputs = calloc((size_t)(2 * b->batch.max_rows), sizeof *state->outputs);
-    REQUIRE(state->rows != NULL && state->outputs != NULL, STATUS_INTERNAL,
-            "out of memory for the outputs of %" PRId64 " rows", b->batch.max_rows);
+    TRY(ALLOCATE(state->rows, b->batch.max_rows, "the rows of a batch"));
+    TRY(ALLOCATE(state->outputs, 2 * b->batch.max_rows, "the outputs of a batch"));
     for (int64_t i = 0; i < b->batch.max_rows; i++) {
         state->rows[i] = (int32_t)i;
     }
@@ -213,6 +208,9 @@ status command_answer(int argc, char **argv)
                        "text does not contain one. Long texts are split into windows.",
         .table = table,
         .count = COUNT(table),
+        .examples = "echo 'ls lists the files of a folder.' |\n"
+                    "    bireme answer --checkpoint runs/answers \\\n"
+                    "    --question 'What does ls list?'",
         .operand_name = "FILE",
         .operands_max = 1,
     };

@@ -76,7 +76,7 @@ bool batch_query_is_encoder(const struct batch_query *b)
 static status require_usable(const struct batch_query *b, const char *checkpoint)
 {
     const struct session *s = &b->session;
-    TRY(weights_require_single_stack(s, checkpoint));
+    TRY(b->accepts_seq2seq ? STATUS_OK : weights_require_single_stack(s, checkpoint));
     TRY(weights_require_tokenizer(s, checkpoint, b->command));
     struct tokenizer_specials special = tokenizer_get_specials(s->tokenizer);
     REQUIRE(!batch_query_is_encoder(b) || (special.cls >= 0 && special.sep >= 0), STATUS_DATA,

@@ -38,7 +38,7 @@ struct batch_query_request {
  * --set and --json after them, and --truncate if has_truncate is true. The first operand is the
  * path.
  *
- * Errors    STATUS_USAGE; those of run */
+ * Errors    STATUS_USAGE; errors of run */
 status batch_query_run_command(const struct options *options, bool has_truncate, int argc,
                                char **argv, struct batch_query_request *q,
                                status (*run)(const struct batch_query_request *q));
@@ -48,6 +48,7 @@ struct batch_query {
     status (*process_batch)(struct batch_query *b); /* called with `count` texts */
     void *user;                                     /* for process_batch */
     bool parse_special_tokens;                      /* recognize special tokens in the texts */
+    bool accepts_seq2seq;                           /* the model may be an encoder-decoder */
     bool truncate; /* truncate and count a text that is too long; false: it is an error */
 
     struct comm *world;
@@ -60,7 +61,7 @@ struct batch_query {
 
 /* batch_query_open - load the model and the tokenizer of the checkpoint on the CPU.
  *
- * Errors    those of weights_open_checkpoint; STATUS_DATA if there is no tokenizer, or if the
+ * Errors    as weights_open_checkpoint; STATUS_DATA if there is no tokenizer, or if the
  *           tokenizer of an encoder has no [CLS] or [SEP]; STATUS_UNAVAILABLE on another device */
 status batch_query_open(struct batch_query *b, const struct batch_query_request *q);
 
@@ -78,14 +79,14 @@ bool batch_query_is_encoder(const struct batch_query *b);
 /* batch_query_add - encode a text and add it to the batch. If pair is not NULL, it is the second
  * text of the pair.
  *
- * Errors    STATUS_DATA if the text has no tokens, or is too long and truncate is false; those of
+ * Errors    STATUS_DATA if the text has no tokens, or is too long and truncate is false; errors of
  *           process_batch */
 status batch_query_add(struct batch_query *b, const char *text, const char *pair);
 
 /* batch_query_add_tokens - add a text that is already encoded. The first `first` ids form segment
  * 0, the others form segment 1.
  *
- * Errors    STATUS_DATA if there are no ids or too many; those of process_batch */
+ * Errors    STATUS_DATA if there are no ids or too many; errors of process_batch */
 status batch_query_add_tokens(struct batch_query *b, const char *text, const struct token_list *ids,
                               int64_t first);
 

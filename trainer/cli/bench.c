@@ -1,7 +1,7 @@
-/* bireme bench: repeatable measurements of one optimizer step, of communication and of data
- * loading. */
+/* bireme bench: repeatable measurements of an optimizer step, communication and data loading. */
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -13,9 +13,10 @@
 #include "datasets/loader/loader.h"
 #include "trainer/cli/bench_impl.h"
 #include "trainer/cli/command.h"
-#include "trainer/cli/json_output.h"
 #include "trainer/cli/options.h"
+#include "trainer/cli/output/json_output.h"
 #include "trainer/formats/weights/initial_model.h"
+#include "trainer/setup/data.h"
 #include "trainer/setup/derive.h"
 #include "trainer/setup/objective_spec.h"
 #include "trainer/setup/session.h"
@@ -61,6 +62,7 @@ static status read_recipe(const struct request *q, struct comm *world, struct re
 
 /* ---- step ---- */
 
+/* The names with "floor" are the former names (docs/reference/metrics.md). */
 static json_t *make_step_json(const struct session *s, const struct bench_step *b)
 {
     double tokens = (double)b->tokens;
@@ -77,12 +79,12 @@ static json_t *make_step_json(const struct session *s, const struct bench_step *
     json_t *operations = json_array();
     for (int i = 0; i < b->operation_count; i++) {
         const struct bench_operation *o = &b->operations[i];
-        json_array_append_new(operations,
-                              json_pack("{s:s, s:I, s:f, s:f, s:f, s:f, s:f, s:f}", "name", o->name,
-                                        "calls", (json_int_t)o->calls, "seconds", o->seconds,
-                                        "roofline_seconds", o->roofline_seconds, "floor_seconds",
-                                        o->roofline_seconds, "share", o->share, "flops", o->flops,
-                                        "bytes", o->bytes));
+        json_array_append_new(
+            operations,
+            json_pack("{s:s, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "name", o->name, "calls",
+                      (json_int_t)o->calls, "seconds", o->seconds, "roofline_seconds",
+                      o->roofline_seconds, "floor_seconds", o->roofline_seconds, "share", o->share,
+                      "flops", o->flops, "bytes", o->bytes, "idle_share", o->idle_share));
     }
     json_object_set_new(report, "operations", operations);
     json_t *losses = json_array();
@@ -126,18 +128,20 @@ static void print_step_text(const struct session *s, const struct bench_step *b)
                1e3 * b->roofline_seconds, tokens / b->roofline_seconds,
                b->roofline_seconds / b->step_seconds);
     }
-    printf("\n%-23s %6s %9s %7s %11s %9s %8s\n", "operation", "calls", "ms", "of step",
-           "roofline ms", "GFLOP/s", "GB/s");
+    printf("\n%-22s %5s %8s %7s %11s %7s %6s %6s\n", "operation", "calls", "ms", "of step",
+           "roofline ms", "GFLOP/s", "GB/s", "idle");
     for (int i = 0; i < b->operation_count; i++) {
         const struct bench_operation *o = &b->operations[i];
         listed += o->seconds;
-        printf("%-23s %6" PRId64 " %9.3f %6.1f%% %11.3f %9.1f %8.1f\n", o->name, o->calls,
+        printf("%-22s %5" PRId64 " %8.3f %6.1f%% %11.3f %7.1f %6.1f %5.1f%%\n", o->name, o->calls,
                1e3 * o->seconds, 100 * o->share, 1e3 * o->roofline_seconds,
-               1e-9 * o->flops / o->seconds, 1e-9 * o->bytes / o->seconds);
+               1e-9 * o->flops / o->seconds, 1e-9 * o->bytes / o->seconds, 100 * o->idle_share);
     }
     double rest = b->profiled_seconds - listed;
-    printf("%-23s %6s %9.3f %6.1f%%\n", "other", "", 1e3 * rest, 100 * rest / b->profiled_seconds);
-    printf("copy: %.1f GB/s (read and written bytes)\n", 1e-9 * b->copy_bytes_per_second);
+    printf("%-22s %5s %8.3f %6.1f%%\n", "other", "", 1e3 * rest, 100 * rest / b->profiled_seconds);
+    printf("idle: share of the time in GEMMs in which threads have no work (unequal units)\n"
+           "copy: %.1f GB/s (read and written bytes)\n",
+           1e-9 * b->copy_bytes_per_second);
     print_communication("data", s->mesh.data, &b->data);
     print_communication("tensor", s->mesh.tensor, &b->tensor);
 }
@@ -155,10 +159,8 @@ static status open_session(const struct request *q, struct comm *world, struct s
 static status time_step(const struct request *q, struct comm *world, bool roofline,
                         struct session *s, struct bench_step *b)
 {
-    const struct objective *objective = NULL;
     TRY(open_session(q, world, s));
-    TRY(comm_agree(world, objective_find(recipe_objective_name(s->recipe.objective), &objective)));
-    return bench_step_run(s, objective, (int)q->repeats, roofline, b);
+    return bench_step_run(s, objective_spec_objective(&s->recipe), (int)q->repeats, roofline, b);
 }
 
 static status run_kernels(const struct request *q, struct comm *world)
@@ -257,14 +259,15 @@ static status run_comm(const struct request *q, struct comm *world)
 static void describe_operations(const struct bench_step *b, bool is_bf16, int ranks,
                                 struct cluster *out)
 {
-    enum { GEMM, ATTENTION, PASSES, KINDS };
+    enum { GEMM, FP8_GEMM, ATTENTION, PASSES, KINDS };
     double work[KINDS] = {0}, seconds[KINDS] = {0};
     for (int i = 0; i < b->operation_count; i++) {
         const struct bench_operation *o = &b->operations[i];
         bool is_gemm =
             strncmp(o->name, "linear", 6) == 0 || strncmp(o->name, "classifier", 10) == 0;
+        bool is_fp8 = strncmp(o->name, "fp8_linear", 10) == 0;
         bool is_attention = strncmp(o->name, "attention", 9) == 0;
-        int kind = is_gemm ? GEMM : is_attention ? ATTENTION : PASSES;
+        int kind = is_gemm ? GEMM : is_fp8 ? FP8_GEMM : is_attention ? ATTENTION : PASSES;
         work[kind] += kind == PASSES ? o->bytes : o->flops;
         seconds[kind] += o->seconds;
     }
@@ -273,6 +276,9 @@ static void describe_operations(const struct bench_step *b, bool is_bf16, int ra
     *(is_bf16 ? &out->device.gemm_tflops_bf16 : &out->device.gemm_tflops_fp32) = gemm;
     *(is_bf16 ? &out->device.attention_tflops_bf16 : &out->device.attention_tflops_fp32) =
         attention;
+    if (seconds[FP8_GEMM] > 0) {
+        out->device.gemm_tflops_fp8 = 1e-12 * ranks * work[FP8_GEMM] / seconds[FP8_GEMM];
+    }
     out->device.memory_gb_per_second = 1e-9 * ranks * work[PASSES] / seconds[PASSES];
 }
 
@@ -330,43 +336,56 @@ static status read_batches(struct loader *loader, int64_t batches, int64_t *toke
     return STATUS_OK;
 }
 
+/* Measures the loader of one rank. A step has one micro-batch. */
+static status time_loader(const struct data_setup *d, int64_t batches, int64_t *tokens,
+                          double *seconds)
+{
+    struct loader *loader = NULL;
+    TRY(data_open_train(d, 0, &loader));
+    log_info("reading %" PRId64 " batches of %" PRId64 " windows at random positions", batches,
+             d->recipe->batch.micro_size);
+    double start = clock_seconds();
+    status result = read_batches(loader, batches, tokens);
+    *seconds = clock_seconds() - start;
+    KEEP_FIRST(result, loader_close(&loader));
+    return result;
+}
+
+static status time_data(const struct recipe *r, int64_t batches, int64_t *tokens, double *seconds)
+{
+    struct tokenizer *t = NULL;
+    struct masking masking = {0};
+    struct denoise denoise = {0};
+    struct data_setup data = {.recipe = r, .ranks = 1, .masking = &masking, .denoise = &denoise};
+    TRY(data_require_train(r));
+    TRY(session_tokenizer(r, r->data.tokenizer, &t, &data.vocabulary));
+    data.tokenizer_sha256 = t != NULL ? tokenizer_sha256(t) : NULL;
+    data.decoder_start = derive_first_input(r, t);
+    status result = derive_masking(r, t, data.vocabulary, &masking);
+    if (result == STATUS_OK) {
+        result = derive_denoise(r, t, data.vocabulary, &denoise);
+    }
+    if (result == STATUS_OK) {
+        result = time_loader(&data, batches, tokens, seconds);
+    }
+    free((void *)masking.token_kinds);
+    free((void *)denoise.sentence_ends);
+    KEEP_FIRST(result, tokenizer_destroy(&t));
+    return result;
+}
+
 static status run_data(const struct request *q, struct comm *world)
 {
     struct recipe r;
-    struct tokenizer *tokenizer = NULL;
-    struct loader *loader = NULL;
-    struct loader_source sources[RECIPE_SOURCES_MAX];
     int64_t tokens = 0;
+    double seconds;
     REQUIRE(q->recipe != NULL, STATUS_USAGE,
             "bench data needs a recipe, because it reads data.train; usage: bireme bench data "
             "RECIPE.yaml");
     TRY(read_recipe(q, world, &r));
-    for (int i = 0; i < r.data.train_count; i++) {
-        sources[i] = (struct loader_source){r.data.train[i].path, r.data.train[i].weight};
-    }
-    struct loader_options options = {
-        .sources = sources,
-        .source_count = r.data.train_count,
-        .sequence_tokens = r.data.sequence_length,
-        .global_sequences = r.batch.micro_size,
-        .micro_sequences = r.batch.micro_size,
-        .ranks = 1,
-        .seed = (uint64_t)r.seed,
-        .shuffle = r.data.shuffle,
-        .document_mask = r.data.document_mask,
-        .kind = objective_spec_example(&r),
-    };
-    status result = session_tokenizer(&r, r.data.tokenizer, &tokenizer, &options.vocab_size);
-    KEEP_FIRST(result, tokenizer_destroy(&tokenizer));
-    TRY(result);
-    log_info("reading %" PRId64 " batches of %" PRId64 " windows at random positions",
-             1000 * q->repeats, r.batch.micro_size);
-    TRY(loader_open(&options, &loader));
-    double start = clock_seconds();
-    result = read_batches(loader, 1000 * q->repeats, &tokens);
-    double seconds = clock_seconds() - start;
-    KEEP_FIRST(result, loader_close(&loader));
-    TRY(result);
+    r.batch.global_size = r.batch.micro_size;
+    r.parallel.reproducible = false;
+    TRY(time_data(&r, 1000 * q->repeats, &tokens, &seconds));
     double rate = (double)tokens / seconds;
     if (q->json) {
         return json_output_print(json_pack("{s:I, s:f, s:f}", "tokens", (json_int_t)tokens,
@@ -427,7 +446,6 @@ static status parse_operands(const struct options *options, enum kind *kind, str
 status command_bench(int argc, char **argv)
 {
     struct request q = {0};
-    bool help = false;
     const struct option table[] = {
         {"repeats", OPTION_INTEGER, &q.repeats, "N", "5",
          "number of measurements after the warm-up", .min = 1, .max = 1000},
@@ -441,8 +459,7 @@ status command_bench(int argc, char **argv)
         .description =
             "Runs a benchmark and prints the result. Progress is printed to standard error.\n\n"
             "  step     (default) one optimizer step on one micro-batch: time of each operation "
-            "and "
-            "its\n"
+            "and its\n"
             "           part of the step, and the roofline: the time of the GEMMs of the step "
             "only\n"
             "  kernels  each operation separately, compared with the rate of a copy or of a GEMM\n"
@@ -454,14 +471,14 @@ status command_bench(int argc, char **argv)
             "Without a recipe, GPT-2 124M with 4 x 256 tokens is used.",
         .table = table,
         .count = COUNT(table),
+        .examples = "bireme bench step recipes/mine.yaml\n"
+                    "bireme bench kernels\n"
+                    "mpirun -np 2 bireme bench cluster >here.yaml",
         .operand_name = "step|kernels|comm|data|cluster",
         .operands_min = 0,
         .operands_max = -1,
     };
-    TRY(options_parse(&options, argc, argv, &help));
-    if (help) {
-        return STATUS_OK;
-    }
+    OPTIONS_PARSE(&options, argc, argv);
     REQUIRE(options.operand_count > 0 || argc > 1, STATUS_USAGE,
             "the benchmark is missing: step (may take minutes on all cores), kernels, comm, data "
             "or cluster; usage: %s",

@@ -6,5 +6,5 @@
 /* bench_kernels_report - measure each operation and print the results.
  *
  * Order     collective; the first rank prints
- * Errors    those of bench_kernels_run and of the output */
+ * Errors    as bench_kernels_run; errors of the output */
 status bench_kernels_report(struct session *s, int repeats, bool json);

@@ -1,13 +1,13 @@
-/* bireme bench kernels: the time of each operation, compared with the rate of a copy or of a
- * GEMM. */
+/* bireme bench kernels: the time of each operation, compared with the rate of a copy or GEMM. */
 #include <inttypes.h>
 #include <stdio.h>
 
 #include "trainer/cli/bench_impl.h"
-#include "trainer/cli/json_output.h"
+#include "trainer/cli/output/json_output.h"
 #include "trainer/setup/session.h"
 #include "trainer/train/bench/bench.h"
 
+/* The names with "product" and "floor" are the former names (docs/reference/metrics.md). */
 static json_t *make_json(const struct session *s, const struct bench_kernels *b)
 {
     json_t *report =

@@ -19,12 +19,16 @@
 #include "base/input/line_reader.h"
 #include "base/log.h"
 #include "base/memory.h"
+#include "base/terminal.h"
+#include "base/text_buffer.h"
 #include "datasets/chat/chat.h"
 #include "trainer/cli/command.h"
 #include "trainer/cli/options.h"
 #include "trainer/formats/weights/open.h"
-#include "trainer/inference/generate.h"
+#include "trainer/inference/generation_config.h"
+#include "trainer/inference/source_text.h"
 #include "trainer/logging/json_text.h"
+#include "trainer/setup/derive.h"
 #include "trainer/setup/session.h"
 
 #define HELP                                                                                       \
@@ -44,6 +48,8 @@ struct chat {
     const struct request *request;
     struct session session;
     struct chat_template *template;
+    struct generate_options options;
+    bool has_source; /* the model is an encoder-decoder: the conversation is its source */
     struct chat_message *messages; /* each text is allocated separately */
     int64_t count, capacity;
     int64_t first;  /* the first message of the prompt after the system message */
@@ -87,15 +93,9 @@ static status install_interrupt_handler(struct sigaction *before)
 
 static status add_message(struct chat *c, enum chat_role role, const char *text, size_t bytes)
 {
-    if (c->count == c->capacity) {
-        int64_t capacity = 2 * c->capacity + 16;
-        struct chat_message *grown = realloc(c->messages, (size_t)capacity * sizeof *grown);
-        REQUIRE(grown != NULL, STATUS_INTERNAL, "out of memory for %" PRId64 " messages", capacity);
-        c->messages = grown;
-        c->capacity = capacity;
-    }
-    char *copy = malloc(bytes + 1);
-    REQUIRE(copy != NULL, STATUS_INTERNAL, "out of memory for a message of %zu bytes", bytes);
+    TRY(RESERVE(c->messages, c->capacity, c->count + 1, "messages"));
+    char *copy = NULL;
+    TRY(ALLOCATE(copy, bytes + 1, "a message"));
     memcpy(copy, text, bytes);
     copy[bytes] = '\0';
     c->messages[c->count++] = (struct chat_message){.role = role, .text = copy, .bytes = bytes};
@@ -139,37 +139,37 @@ static int64_t find_next_user_message(const struct chat *c, int64_t index)
 }
 
 /* Encodes the system message, if any, and all messages from `first` on as a prompt. */
-static status encode_messages_from(const struct chat *c, int64_t first, struct chat_text *out)
+static status encode_messages_from(const struct chat *c, int64_t first, struct token_list *out)
 {
     int64_t system_count = count_system_messages(c), count = system_count + c->count - first;
-    struct chat_message *view = malloc((size_t)count * sizeof *view);
-    REQUIRE(view != NULL, STATUS_INTERNAL, "out of memory for %" PRId64 " messages", count);
+    struct chat_message *view = NULL;
+    TRY(ALLOCATE(view, count, "messages"));
     for (int64_t i = 0; i < count; i++) {
         view[i] = c->messages[i < system_count ? i : first + i - system_count];
     }
-    out->ids.count = out->loss_mask.count = 0;
-    status result = chat_encode(c->template, c->session.tokenizer, view, count,
-                                (struct chat_frame){.add_generation_prompt = true}, out);
+    out->count = 0;
+    status result =
+        chat_encode_prompt(c->template, c->session.tokenizer, view, count, c->has_source, out);
     free(view);
     return result;
 }
 
 /* Encodes the conversation as a prompt that leaves space for a response. Leaves out the oldest
- * messages before a user message until the prompt fits. */
-static status encode_conversation(struct chat *c, struct chat_text *out)
+ * messages before a user message until the prompt fits. A target has its own positions. */
+static status encode_conversation(struct chat *c, struct token_list *out)
 {
     int64_t positions = model_get_config(c->session.model)->positions, first = c->first;
-    int64_t wanted = c->request->options.max_new_tokens, quarter = positions / 4;
-    int64_t reserved = wanted < quarter ? wanted : quarter;
+    int64_t wanted = c->options.max_new_tokens, quarter = positions / 4;
+    int64_t reserved = c->has_source ? 0 : wanted < quarter ? wanted : quarter;
     TRY(encode_messages_from(c, first, out));
-    while (out->ids.count + reserved > positions && find_next_user_message(c, first) < c->count) {
+    while (out->count + reserved > positions && find_next_user_message(c, first) < c->count) {
         first = find_next_user_message(c, first);
         TRY(encode_messages_from(c, first, out));
     }
-    REQUIRE(out->ids.count < positions, STATUS_USAGE,
+    REQUIRE(out->count < positions + c->has_source, STATUS_USAGE,
             "this message results in %" PRId64 " tokens, but the model has %" PRId64
             " positions; shorten it",
-            out->ids.count, positions);
+            out->count, positions);
     if (first > c->first) {
         log_info("the oldest messages no longer fit into the %" PRId64 " positions of the model",
                  positions);
@@ -194,19 +194,19 @@ static void write_response(void *user, const char *text, size_t bytes)
     fflush(stdout);
 }
 
-static status generate_response(struct chat *c, const struct chat_text *prompt, char **out,
+static status generate_response(struct chat *c, const struct token_list *prompt, char **out,
                                 size_t *bytes)
 {
     struct session *s = &c->session;
     int32_t end = chat_end_of_turn(c->template);
-    struct generate_options options = c->request->options;
-    options.end_token = &end;
+    struct generate_options options = c->options;
+    options.end_token = c->has_source ? NULL : &end; /* a target has the end token */
     options.should_stop = is_interrupted;
     options.first_sequence = c->response_count++;
     options.slide = true;
     struct generate_output text = {0};
     c->has_output = false;
-    status result = generate_run(s->kernels, s->model, s->tokenizer, &prompt->ids, 1, &options,
+    status result = generate_run(s->kernels, s->model, s->tokenizer, prompt, 1, &options,
                                  write_response, c, &text);
     if (result == STATUS_OK) {
         putchar('\n');
@@ -218,7 +218,7 @@ static status generate_response(struct chat *c, const struct chat_text *prompt, 
 
 static status respond_to_conversation(struct chat *c)
 {
-    struct chat_text prompt = {0};
+    struct token_list prompt = {0};
     struct sigaction before;
     char *text = NULL;
     size_t bytes = 0;
@@ -228,14 +228,14 @@ static status respond_to_conversation(struct chat *c)
         result = generate_response(c, &prompt, &text, &bytes);
         sigaction(SIGINT, &before, NULL);
     }
-    chat_text_free(&prompt);
+    token_list_free(&prompt);
     if (result == STATUS_OK && c->has_output) {
         result = add_message(c, CHAT_ASSISTANT, text, bytes);
     } else { /* Without a response, the message is not part of the conversation. */
         drop_messages(c, c->count - 1, 1);
     }
     free(text);
-    REQUIRE(!ferror(stdout), STATUS_WRITE, "cannot write to standard output: %s", strerror(errno));
+    TRY(terminal_flush(true));
     return result;
 }
 
@@ -334,22 +334,14 @@ static status process_line(struct chat *c, const char *line, bool *quit)
 /* A message that is read from standard input. A backslash at the end of a line continues it. */
 struct message_input {
     struct line_reader lines;
-    char *text;
-    size_t bytes, capacity;
+    struct text_buffer text; /* text.bytes[text.count] is NUL */
 };
 
-static status append_line(struct message_input *input, size_t bytes)
+/* Appends a line with its NUL, which the next line replaces. */
+static status append_line(struct message_input *input)
 {
-    if (input->bytes + bytes >= input->capacity) {
-        size_t capacity = 2 * (input->bytes + bytes) + 1;
-        char *grown = realloc(input->text, capacity);
-        REQUIRE(grown != NULL, STATUS_INTERNAL, "out of memory for a message of %zu bytes",
-                capacity);
-        input->text = grown;
-        input->capacity = capacity;
-    }
-    memcpy(input->text + input->bytes, input->lines.line, bytes + 1);
-    input->bytes += bytes;
+    TRY(text_buffer_append(&input->text, input->lines.line, input->lines.bytes + 1));
+    input->text.count--;
     return STATUS_OK;
 }
 
@@ -358,7 +350,7 @@ static status read_message(struct message_input *input, bool is_terminal, bool *
 {
     struct line_reader *lines = &input->lines;
     bool continues = true;
-    input->bytes = 0;
+    input->text.count = 0;
     *found = false;
     while (continues) {
         bool has_line;
@@ -377,7 +369,7 @@ static status read_message(struct message_input *input, bool is_terminal, bool *
         if (continues) {
             lines->line[lines->bytes - 1] = '\n';
         }
-        TRY(append_line(input, lines->bytes));
+        TRY(append_line(input));
         *found = true;
     }
     return STATUS_OK;
@@ -397,12 +389,13 @@ static status run_conversation(struct chat *c)
         if (result != STATUS_OK || !found) {
             break;
         }
-        if (input.text[strspn(input.text, " \t\n")] != '\0') {
-            result = process_line(c, input.text, &quit);
+        const char *text = input.text.bytes;
+        if (text[strspn(text, " \t\n")] != '\0') {
+            result = process_line(c, input.text.bytes, &quit);
         }
     }
     line_reader_close(&input.lines);
-    free(input.text);
+    text_buffer_free(&input.text);
     drop_messages(c, 0, c->count);
     free(c->messages);
     return result == STATUS_OK && !is_terminal ? c->failure : result;
@@ -414,19 +407,44 @@ static status open_template(struct chat *c, const struct request *q)
     return chat_open(c->session.tokenizer_dir, c->session.tokenizer, &c->template);
 }
 
+/* Sets the start token and the limits of an encoder-decoder. The output streams, so there are no
+ * beams. */
+static status complete_options(struct chat *c)
+{
+    const struct session *s = &c->session;
+    const struct model_config *config = model_get_config(s->model);
+    struct source_text source = {0};
+    c->has_source = recipe_architecture_has_decoder(s->recipe.model.architecture);
+    const struct generation_context context = {
+        .vocabulary = config->vocabulary,
+        .positions = config->positions,
+        .end_token = s->tokenizer != NULL ? tokenizer_eos(s->tokenizer) : -1,
+        .max_new_tokens = c->options.max_new_tokens,
+        .temperature = c->options.sampler.temperature,
+    };
+    c->options.decoder_start = derive_decoder_start(&s->recipe, s->tokenizer);
+    c->options.whole_text = c->has_source;
+    TRY(generation_config_complete(c->has_source ? s->tokenizer_dir : NULL, &context, &c->options));
+    return c->has_source ? source_text_resolve(s->tokenizer, &source, &c->options) : STATUS_OK;
+}
+
 static status run_chat(struct request *q)
 {
     struct comm *world = NULL;
-    struct chat c = {.request = q};
-    q->options.sampler.seed = (uint64_t)q->seed;
+    struct chat c = {.request = q, .options = q->options};
+    c.options.sampler.seed = (uint64_t)q->seed;
+    c.options.num_beams = 1;
     TRY(comm_self_create(&world));
     status result = weights_open_checkpoint(&c.session, world, q->checkpoint, q->overrides.items,
                                             q->overrides.count, 256);
     if (result == STATUS_OK) {
-        result = weights_require_causal(&c.session, q->checkpoint);
+        result = weights_require_generator(&c.session, q->checkpoint);
     }
     if (result == STATUS_OK) {
         result = open_template(&c, q);
+    }
+    if (result == STATUS_OK) {
+        result = complete_options(&c);
     }
     if (result == STATUS_OK) {
         result = run_conversation(&c);
@@ -439,7 +457,7 @@ static status run_chat(struct request *q)
 
 status command_chat(int argc, char **argv)
 {
-    struct request q = {.options = generate_options_default()};
+    struct request q = {.options = generation_config_unset()};
     struct generate_options *o = &q.options;
     bool help = false;
     const struct option table[] = {
@@ -470,10 +488,13 @@ status command_chat(int argc, char **argv)
         .description =
             "Reads messages from standard input, one per line, and prints the response of the "
             "model to each. The prompt of a response is the whole conversation. If the input is "
-            "not a "
-            "terminal, the exit code is that of the first message without a response.\n\n" HELP,
+            "not a terminal, the exit code is the code of the first message without a "
+            "response.\n\n" HELP,
         .table = table,
-        .count = COUNT(table)};
+        .count = COUNT(table),
+        .examples = "bireme chat --checkpoint runs/mine_sft\n"
+                    "bireme chat --checkpoint runs/mine_sft \\\n"
+                    "    --system 'Answer in one sentence.' --temperature 0"};
     TRY(options_parse(&options, argc, argv, &help));
     status result = help ? STATUS_OK : run_chat(&q);
     free(q.overrides.items);

@@ -1,6 +1,5 @@
 /* bireme checkpoint: lists, verifies, compares and reshards checkpoints. These commands create no
  * model and need no GPU. */
-#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -21,12 +20,14 @@
 #include "trainer/formats/checkpoint/verify.h"
 #include "trainer/logging/json_text.h"
 
+#define LIST_EXAMPLE "bireme checkpoint list runs/mine"
+#define VERIFY_EXAMPLE "bireme checkpoint verify runs/mine"
+#define DIFF_EXAMPLE "bireme checkpoint diff runs/mine runs/other"
+
 static status print_document(json_t *document)
 {
     int failed = json_dumpf(document, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
-    REQUIRE(failed == 0 && putchar('\n') != EOF && fflush(stdout) == 0, STATUS_WRITE,
-            "cannot write to standard output: %s", strerror(errno));
-    return STATUS_OK;
+    return terminal_flush(failed == 0 && putchar('\n') != EOF);
 }
 
 /* ---- list, verify ---- */
@@ -41,10 +42,10 @@ static void add_checkpoint(struct listing *listing, const char *folder)
 {
     char reason[MANIFEST_REASON_BYTES];
     struct manifest m;
-    bool whole = checkpoint_verify_local(folder, listing->check_digests, &m, reason);
-    json_t *entry =
-        json_pack("{s:o, s:b}", "path", json_text_create(folder, strlen(folder)), "whole", whole);
-    if (whole) {
+    bool is_valid = checkpoint_verify_local(folder, listing->check_digests, &m, reason);
+    json_t *entry = json_pack("{s:o, s:b}", "path", json_text_create(folder, strlen(folder)),
+                              "whole", is_valid);
+    if (is_valid) {
         json_object_update_new(
             entry, json_pack("{s:I, s:I, s:I, s:f, s:i, s:i, s:i, s:I}", "step",
                              (json_int_t)m.state.step, "samples", (json_int_t)m.state.samples,
@@ -88,7 +89,9 @@ static bool has_checkpoint_name(const char *path)
 static status add_path(struct listing *listing, const char *path)
 {
     char inside[FILE_PATH_BYTES];
-    REQUIRE(file_is_folder(path), STATUS_NO_INPUT, "folder %s does not exist", path);
+    REQUIRE(file_exists(path), STATUS_NO_INPUT, "there is no checkpoint at %s; " CHECKPOINT_REMEDY,
+            path);
+    REQUIRE(file_is_folder(path), STATUS_NO_INPUT, "%s is a file; " CHECKPOINT_REMEDY, path);
     TRY(file_join(inside, path, MANIFEST_FILE));
     if (file_exists(inside) || has_checkpoint_name(path)) {
         add_checkpoint(listing, path);
@@ -100,8 +103,10 @@ static status add_path(struct listing *listing, const char *path)
     if (file_is_folder(inside)) {
         add_checkpoint(listing, inside);
     }
-    REQUIRE(json_array_size(listing->entries) > 0, STATUS_NO_INPUT,
-            "%s is not a checkpoint and contains none (final/, checkpoints/step-*)", path);
+    REQUIRE(
+        json_array_size(listing->entries) > 0, STATUS_NO_INPUT,
+        "%s is not a checkpoint and contains none (final/, checkpoints/step-*); " CHECKPOINT_REMEDY,
+        path);
     return STATUS_OK;
 }
 
@@ -121,7 +126,7 @@ static void print_entry(const json_t *entry)
     int64_t ranks = get_integer(entry, "ranks");
     char tokens[TEXT_NUMBER_BYTES], bytes[TEXT_NUMBER_BYTES], text[256];
     snprintf(text, sizeof text,
-             "whole, step %" PRId64 ", %s tokens, %" PRId64 " rank%s, %" PRId64 " files, %s",
+             "valid, step %" PRId64 ", %s tokens, %" PRId64 " rank%s, %" PRId64 " files, %s",
              get_integer(entry, "step"),
              text_scale_count((double)get_integer(entry, "tokens"), tokens), ranks,
              text_plural(ranks), get_integer(entry, "files"),
@@ -143,7 +148,7 @@ static status print_listing(const struct listing *listing, bool json)
 
 static status list_or_verify(bool verify, int argc, char **argv)
 {
-    bool json = false, help = false;
+    bool json = false;
     const struct option table[] = {
         {"json", OPTION_FLAG, &json, NULL, NULL, "print one JSON document"},
     };
@@ -157,14 +162,12 @@ static status list_or_verify(bool verify, int argc, char **argv)
                      "Checks the manifest and the file sizes; use verify to check all bytes.",
         .table = table,
         .count = 1,
+        .examples = verify ? VERIFY_EXAMPLE : LIST_EXAMPLE,
         .operand_name = "PATH",
         .operands_min = 1,
         .operands_max = 1,
     };
-    TRY(options_parse(&options, argc, argv, &help));
-    if (help) {
-        return STATUS_OK;
-    }
+    OPTIONS_PARSE(&options, argc, argv);
     struct listing listing = {.check_digests = verify, .entries = json_array()};
     status result = add_path(&listing, options.operands[0]);
     if (result == STATUS_OK) {
@@ -225,7 +228,7 @@ static void print_differences(const json_t *report)
 
 static status run_diff(int argc, char **argv)
 {
-    bool json = false, help = false;
+    bool json = false;
     double tolerance = 0;
     char a[FILE_PATH_BYTES], b[FILE_PATH_BYTES];
     const struct option table[] = {
@@ -241,14 +244,12 @@ static status run_diff(int argc, char **argv)
                        "Exits with code 0 if they are equal, with code 81 if not.",
         .table = table,
         .count = 2,
+        .examples = DIFF_EXAMPLE,
         .operand_name = "A B",
         .operands_min = 2,
         .operands_max = 2,
     };
-    TRY(options_parse(&options, argc, argv, &help));
-    if (help) {
-        return STATUS_OK;
-    }
+    OPTIONS_PARSE(&options, argc, argv);
     TRY(find_checkpoint(options.operands[0], a));
     TRY(find_checkpoint(options.operands[1], b));
     json_t *report = NULL;
@@ -268,7 +269,6 @@ static status run_diff(int argc, char **argv)
 
 static status run_reshard(int argc, char **argv)
 {
-    bool help = false;
     int64_t ranks = 1;
     const char *output = NULL;
     char source[FILE_PATH_BYTES];
@@ -284,14 +284,13 @@ static status run_reshard(int argc, char **argv)
                        "resume from any checkpoint.",
         .table = table,
         .count = 2,
+        .examples = "bireme checkpoint reshard runs/mine \\\n"
+                    "    --output runs/mine_one_file --ranks 1",
         .operand_name = "PATH",
         .operands_min = 1,
         .operands_max = 1,
     };
-    TRY(options_parse(&options, argc, argv, &help));
-    if (help) {
-        return STATUS_OK;
-    }
+    OPTIONS_PARSE(&options, argc, argv);
     TRY(find_checkpoint(options.operands[0], source));
     TRY(checkpoint_reshard(source, output, (int)ranks));
     log_info("wrote %s: %s resharded for %" PRId64 " rank%s", output, source, ranks,
@@ -308,7 +307,7 @@ status command_checkpoint(int argc, char **argv)
         "  verify   check every file against its checksum\n"
         "  diff     compare two checkpoints tensor by tensor\n"
         "  reshard  rewrite a checkpoint for another number of ranks",
-        argc, argv, &choice));
+        LIST_EXAMPLE "\n" VERIFY_EXAMPLE "\n" DIFF_EXAMPLE, argc, argv, &choice));
     switch (choice) {
     case 0:
     case 1:

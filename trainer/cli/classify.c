@@ -7,9 +7,11 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/text.h"
+#include "datasets/shard/labels.h"
 #include "trainer/cli/batch_query.h"
 #include "trainer/cli/command.h"
-#include "trainer/cli/json_output.h"
+#include "trainer/cli/output/json_output.h"
 #include "trainer/inference/prediction/prediction.h"
 #include "trainer/inference/prediction/text_input.h"
 
@@ -35,10 +37,10 @@ struct classify_state {
 /* Prints a label of a foreign file without its control characters. */
 static void print_label(const char *label)
 {
-    for (const char *c = label; *c != '\0'; c++) {
-        unsigned char byte = (unsigned char)*c;
-        putchar(byte < ' ' || byte == 0x7f ? '?' : byte);
-    }
+    char text[LABELS_TEXT_BYTES];
+    snprintf(text, sizeof text, "%s", label);
+    text_replace_controls(text, "");
+    fputs(text, stdout);
 }
 
 /* ---- classify, regress: a label or a number for each text ---- */
@@ -264,14 +266,10 @@ static status prepare_state(struct batch_query *b, const char *checkpoint)
     state->is_regression = s->recipe.objective == OBJECTIVE_REGRESS;
     state->labels = model_get_config(s->model)->labels;
     int64_t scores = state->labels > CHOICES_MAX ? state->labels : CHOICES_MAX;
-    state->rows = calloc((size_t)b->batch.max_rows, sizeof *state->rows);
-    state->outputs = calloc((size_t)(b->batch.max_rows * state->labels), sizeof *state->outputs);
-    state->best = calloc((size_t)scores, sizeof *state->best);
-    state->choices = calloc(CHOICES_MAX, sizeof *state->choices);
-    REQUIRE(state->rows != NULL && state->outputs != NULL && state->best != NULL &&
-                state->choices != NULL,
-            STATUS_INTERNAL, "out of memory for the outputs of %" PRId64 " rows",
-            b->batch.max_rows);
+    TRY(ALLOCATE(state->rows, b->batch.max_rows, "the rows of a batch"));
+    TRY(ALLOCATE(state->outputs, b->batch.max_rows * state->labels, "the outputs of a batch"));
+    TRY(ALLOCATE(state->best, scores, "the best labels"));
+    TRY(ALLOCATE(state->choices, CHOICES_MAX, "choices"));
     b->process_batch = has_words ? process_words : has_choices ? process_choices : process_texts;
     return STATUS_OK;
 }
@@ -331,6 +329,10 @@ status command_classify(int argc, char **argv)
                        "0, and probability",
         .table = table,
         .count = COUNT(table),
+        .examples = "echo 'list directory contents' |\n"
+                    "    bireme classify --checkpoint runs/rows --top-k 3\n"
+                    "bireme classify --checkpoint runs/rows \\\n"
+                    "    --columns text=review reviews.csv",
         .operand_name = "FILE",
         .operands_max = 1,
     };

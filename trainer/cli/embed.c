@@ -1,6 +1,5 @@
 /* bireme embed: an embedding for each text (sentence_embedding.h), and cosine similarities. The
  * mean over tokens includes [CLS] and [SEP]. */
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +7,7 @@
 #include "base/memory.h"
 #include "trainer/cli/batch_query.h"
 #include "trainer/cli/command.h"
-#include "trainer/cli/json_output.h"
+#include "trainer/cli/output/json_output.h"
 #include "trainer/inference/prediction/text_input.h"
 #include "trainer/inference/sentence_embedding.h"
 
@@ -47,14 +46,7 @@ static void destroy_state(struct embed_state *state)
 
 static status store_entry(struct embed_state *state, const char *text, float *vector)
 {
-    if (state->count == state->capacity) {
-        int64_t capacity = 2 * state->capacity + 64;
-        struct entry *grown = realloc(state->entries, (size_t)capacity * sizeof *grown);
-        REQUIRE(grown != NULL, STATUS_INTERNAL, "out of memory for %" PRId64 " embeddings",
-                capacity);
-        state->entries = grown;
-        state->capacity = capacity;
-    }
+    TRY(RESERVE(state->entries, state->capacity, state->count + 1, "embeddings"));
     char *copy = strdup(text);
     REQUIRE(copy != NULL, STATUS_INTERNAL, "out of memory for a line of %zu bytes", strlen(text));
     state->entries[state->count++] = (struct entry){copy, vector, 0};
@@ -85,8 +77,8 @@ static status process_batch(struct batch_query *b)
     TRY(model_forward(b->session.model, &input, &hidden));
     state->width = hidden.columns;
     for (int i = 0; i < b->batch.count; i++) {
-        float *vector = calloc((size_t)hidden.columns, sizeof *vector);
-        REQUIRE(vector != NULL, STATUS_INTERNAL, "out of memory for an embedding");
+        float *vector = NULL;
+        TRY(ALLOCATE(vector, hidden.columns, "an embedding"));
         status result = sentence_embedding_pool(
             tensor_rows(hidden, b->batch.cu_rows[i], b->batch.cu_rows[i + 1] - b->batch.cu_rows[i]),
             vector);
@@ -215,6 +207,10 @@ status command_embed(int argc, char **argv)
             "best similarities.",
         .table = table,
         .count = COUNT(table),
+        .examples = "bireme embed --checkpoint runs/bert_manual \\\n"
+                    "    lines.txt >vectors.txt\n"
+                    "bireme embed --checkpoint runs/bert_manual \\\n"
+                    "    --query 'how to list a folder' --top-k 2 lines.txt",
         .operand_name = "FILE",
         .operands_max = 1,
     };

@@ -11,8 +11,8 @@
 #include "base/memory.h"
 #include "trainer/cli/command.h"
 #include "trainer/cli/evaluate_texts.h"
-#include "trainer/cli/json_output.h"
 #include "trainer/cli/options.h"
+#include "trainer/cli/output/json_output.h"
 #include "trainer/evaluation/multiple_choice.h"
 #include "trainer/evaluation/report.h"
 #include "trainer/evaluation/target_scores.h"
@@ -23,7 +23,7 @@
 #include "trainer/setup/objective_spec.h"
 #include "trainer/setup/session.h"
 #include "trainer/train/reference_logprobs.h"
-#include "trainer/train/step.h"
+#include "trainer/train/step/step.h"
 
 struct request {
     const char *checkpoint, *data, *samples;
@@ -120,20 +120,20 @@ static status open_data(const struct request *q, const struct session *s,
                                ? (const double *const *)reference->values
                                : NULL,
         .limit_samples = limit,
-        .vocab_size = model_get_config(s->model)->vocabulary,
         .tokenizer_sha256 = s->tokenizer != NULL ? tokenizer_sha256(s->tokenizer) : NULL,
         .labels_sha256 = s->labels_sha256[0] != '\0' ? s->labels_sha256 : NULL,
-        .head_reads_last_row = objective_spec_reads_last_row(r),
+        .head_reads_last_row = derive_reads_last_row(r),
         .max_texts = r->model.num_labels,
         .head_reads_responses = objective_spec_head(r) != MODEL_HEAD_LM,
         .masking = s->masking,
         .denoise = s->denoise,
         .seed = (uint64_t)r->seed,
     };
+    data_set_vocabulary(r, model_source_vocabulary(model_get_config(s->model)), &options);
     return loader_open(&options, out);
 }
 
-/* Counts the samples to evaluate: all, or those of the requested number of batches. */
+/* Counts the samples to evaluate: all, or the samples of the requested number of batches. */
 static status count_samples(const struct request *q, const struct session *s, int64_t *out)
 {
     struct loader *loader = NULL;
@@ -166,7 +166,7 @@ static status compute_reference(const struct request *q, const struct session *s
         .recipe = &r,
         .rank = comm_rank(base.mesh.data),
         .ranks = comm_size(base.mesh.data),
-        .vocabulary = model_get_config(base.model)->vocabulary,
+        .vocabulary = model_source_vocabulary(model_get_config(base.model)),
         .tokenizer_sha256 = s->tokenizer != NULL ? tokenizer_sha256(s->tokenizer) : NULL,
     };
     TRY(reference_logprobs_compute(&base, &data, base.recipe.adapter.type != ADAPTER_NONE, out));
@@ -221,7 +221,7 @@ static status prepare_evaluation(struct evaluation *e)
     struct session *s = e->session;
     const struct recipe *r = &s->recipe;
     TRY(comm_agree(e->world, require_shards(q, s)));
-    TRY(comm_agree(e->world, objective_find(recipe_objective_name(r->objective), &e->objective)));
+    e->objective = objective_spec_objective(r);
     TRY(comm_agree(e->world, derive_preference(r, &e->preference)));
     if (objective_spec_has_reference(r)) {
         TRY(compute_reference(q, s, e->world, &e->reference));
@@ -410,9 +410,13 @@ static status close_samples(const struct request *q, FILE *samples)
     if (samples == NULL) {
         return STATUS_OK;
     }
-    bool failed = ferror(samples) != 0;
+    errno = 0;
+    bool failed = fflush(samples) != 0 || ferror(samples) != 0;
     failed = fclose(samples) != 0 || failed;
-    REQUIRE(!failed, STATUS_WRITE, "cannot write %s", q->samples);
+    int error = errno != 0 ? errno : EIO;
+    REQUIRE(!failed, STATUS_WRITE,
+            "cannot write %s: %s; free space or choose another --log-samples", q->samples,
+            strerror(error));
     return STATUS_OK;
 }
 
@@ -528,6 +532,12 @@ static status parse_request(int argc, char **argv, struct request *q, bool *help
                        "used.",
         .table = table,
         .count = COUNT(table),
+        .examples = "bireme evaluate --checkpoint runs/mine \\\n"
+                    "    --data 'data/mine/validation-*.h5'\n"
+                    "bireme evaluate --checkpoint runs/mine \\\n"
+                    "    --task capitals.yaml --shots 5\n"
+                    "bireme evaluate --predictions translations.txt \\\n"
+                    "    --references pairs.es --metrics bleu,chrf",
     };
     TRY(options_parse(&options, argc, argv, help));
     q->texts.json = q->json;

@@ -12,7 +12,7 @@
 #include "build_info.h"
 #include "datasets/rows/jsonl.h"
 #include "datasets/rows/text_lines.h"
-#include "trainer/cli/json_output.h"
+#include "trainer/cli/output/json_output.h"
 #include "trainer/evaluation/text_scores.h"
 
 /* ---- texts of a file ---- */
@@ -70,7 +70,8 @@ static status add_texts(const struct evaluate_texts *q, const struct text_file *
             "; line i of both files must belong together",
             q->predictions, predictions->count, text_plural(predictions->count), q->references,
             references->count);
-    REQUIRE(predictions->count > 0, STATUS_DATA, "%s has no text", q->predictions);
+    REQUIRE(predictions->count > 0, STATUS_DATA, "%s has no text; give one text per line",
+            q->predictions);
     for (int64_t i = 0; i < predictions->count; i++) {
         const struct text_item *a = &predictions->items[i], *b = &references->items[i];
         TRY(text_scores_add(s, a->text, a->bytes, b->text, b->bytes));

@@ -15,6 +15,6 @@ struct evaluate_texts {
 /* evaluate_texts_run - compute the metrics and print them.
  *
  * Memory    both files
- * Errors    STATUS_USAGE: an unknown metric; those of text_lines_read; STATUS_DATA: the files have
+ * Errors    STATUS_USAGE: an unknown metric; errors of text_lines_read; STATUS_DATA: the files have
  *           no texts or different numbers of texts, or a text is not UTF-8 */
 status evaluate_texts_run(const struct evaluate_texts *q);

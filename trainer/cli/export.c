@@ -42,7 +42,6 @@ static status check_format(bool is_gguf, const char *output, const char *dtype, 
 
 status command_export(int argc, char **argv)
 {
-    bool help = false;
     bool adapter = false;
     const char *checkpoint = NULL, *output = NULL, *format = NULL, *dtype = NULL, *type = NULL;
     const struct option table[] = {
@@ -72,11 +71,12 @@ status command_export(int argc, char **argv)
                        "with tokenizer and chat template for llama.cpp.",
         .table = table,
         .count = COUNT(table),
+        .examples = "bireme export --checkpoint runs/mine \\\n"
+                    "    --output models/mine --dtype bf16\n"
+                    "bireme export --format gguf --type q8_0 \\\n"
+                    "    --checkpoint runs/mine --output mine.gguf",
     };
-    TRY(options_parse(&options, argc, argv, &help));
-    if (help) {
-        return STATUS_OK;
-    }
+    OPTIONS_PARSE(&options, argc, argv);
     struct huggingface_summary summary;
     bool is_gguf = strcmp(format, "gguf") == 0;
     TRY(check_format(is_gguf, output, dtype, type, adapter));

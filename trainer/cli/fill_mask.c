@@ -1,6 +1,4 @@
-/* bireme fill-mask: the most probable tokens of a masked language model at each [MASK] of a
- * text. */
-#include <inttypes.h>
+/* bireme fill-mask: the most probable tokens of a masked language model at each [MASK]. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +6,7 @@
 #include "base/memory.h"
 #include "trainer/cli/batch_query.h"
 #include "trainer/cli/command.h"
-#include "trainer/cli/json_output.h"
+#include "trainer/cli/output/json_output.h"
 #include "trainer/inference/prediction/prediction.h"
 #include "trainer/inference/prediction/text_input.h"
 
@@ -29,13 +27,9 @@ struct fill_state {
 
 static status create_state(struct fill_state *state, const struct batch_query *b)
 {
-    state->masked_rows = calloc((size_t)b->batch.max_rows, sizeof *state->masked_rows);
-    state->logits =
-        calloc((size_t)model_get_config(b->session.model)->vocabulary, sizeof *state->logits);
-    state->best = calloc((size_t)state->q->top_k, sizeof *state->best);
-    REQUIRE(state->masked_rows != NULL && state->logits != NULL && state->best != NULL,
-            STATUS_INTERNAL, "out of memory for a batch of %" PRId64 " tokens", b->batch.max_rows);
-    return STATUS_OK;
+    TRY(ALLOCATE(state->masked_rows, b->batch.max_rows, "a batch of tokens"));
+    TRY(ALLOCATE(state->logits, model_get_config(b->session.model)->vocabulary, "the logits"));
+    return ALLOCATE(state->best, state->q->top_k, "the best tokens");
 }
 
 static void destroy_state(struct fill_state *state)
@@ -179,12 +173,14 @@ status command_fill_mask(int argc, char **argv)
          .min = 1, .max = TOP_MAX},
     };
     struct options options = {
-        .usage = "bireme fill-mask --checkpoint DIR [\"TEXT with [MASK]\"...] [options]",
+        .usage = "bireme fill-mask --checkpoint DIR ['TEXT with [MASK]'...] [options]",
         .description = "Prints the most probable tokens and their probabilities for each mask of "
                        "each TEXT, one line for each mask. Without a TEXT, the texts are read from "
                        "standard input, one per line.",
         .table = table,
         .count = COUNT(table),
+        .examples = "bireme fill-mask --checkpoint runs/bert_manual \\\n"
+                    "    --top-k 3 'the function returns a [MASK] pointer'",
         .operand_name = "TEXT",
         .operands_min = 0,
         .operands_max = -1,

@@ -11,8 +11,8 @@
 #include "datasets/chat/chat.h"
 #include "datasets/rows/text_lines.h"
 #include "trainer/cli/command.h"
-#include "trainer/cli/json_output.h"
 #include "trainer/cli/options.h"
+#include "trainer/cli/output/json_output.h"
 #include "trainer/formats/weights/open.h"
 #include "trainer/inference/generation_config.h"
 #include "trainer/inference/source_text.h"
@@ -59,14 +59,13 @@ static status visit_prompt(void *user, const char *line, size_t bytes, const cha
     (void)second;
     bytes -= bytes > 0 && line[bytes - 1] == '\r'; /* line end CR LF */
     p->lines++;
-    REQUIRE(memchr(line, '\0', bytes) == NULL, STATUS_DATA, "the prompt contains a NUL byte");
+    REQUIRE(memchr(line, '\0', bytes) == NULL, STATUS_DATA,
+            "the prompt contains a NUL byte; check that the file is text");
     if (bytes == 0) {
         p->first_empty_line = p->empty_lines++ == 0 ? p->lines : p->first_empty_line;
         return STATUS_OK;
     }
-    char **grown = realloc(p->texts, (size_t)(p->count + 1) * sizeof *grown);
-    REQUIRE(grown != NULL, STATUS_INTERNAL, "out of memory for %" PRId64 " prompts", p->count);
-    p->texts = grown;
+    TRY(GROW(p->texts, p->count + 1, "prompts"));
     p->texts[p->count] = strndup(line, bytes);
     REQUIRE(p->texts[p->count] != NULL, STATUS_INTERNAL, "out of memory for a prompt");
     p->count++;
@@ -76,9 +75,9 @@ static status visit_prompt(void *user, const char *line, size_t bytes, const cha
 static status read_prompts(const struct request *q, struct prompts *p)
 {
     if (q->prompt_file == NULL) {
-        p->texts = calloc(1, sizeof *p->texts);
-        REQUIRE(p->texts != NULL && (p->texts[0] = strdup(q->prompt)) != NULL, STATUS_INTERNAL,
-                "out of memory for a prompt");
+        TRY(ALLOCATE(p->texts, 1, "a prompt"));
+        p->texts[0] = strdup(q->prompt);
+        REQUIRE(p->texts[0] != NULL, STATUS_INTERNAL, "out of memory for a prompt");
         p->count = 1;
         return STATUS_OK;
     }
@@ -102,7 +101,7 @@ static void warn_trailing_space(const struct tokenizer *t, const struct prompts 
         size_t length = strlen(p->texts[i]);
         if (length > 0 && p->texts[i][length - 1] == ' ') {
             log_warning("BLANK",
-                        "the prompt \"%.60s%s\" ends with a space, but the token of the next word "
+                        "the prompt '%.60s%s' ends with a space, but the token of the next word "
                         "already contains one; remove the space",
                         p->texts[i], length > 60 ? "..." : "");
             return;
@@ -128,7 +127,6 @@ static status encode_message(const struct request *q, const struct tokenizer *t,
                              struct token_list *ids)
 {
     struct chat_message messages[2];
-    struct chat_text out = {0};
     int64_t count = 0;
     if (q->system != NULL) {
         messages[count++] = (struct chat_message){
@@ -136,18 +134,13 @@ static status encode_message(const struct request *q, const struct tokenizer *t,
     }
     messages[count++] =
         (struct chat_message){.role = CHAT_USER, .text = text, .bytes = strlen(text)};
-    status result = chat_encode(q->template, t, messages, count,
-                                (struct chat_frame){.add_generation_prompt = true}, &out);
-    token_list_free(&out.loss_mask);
-    *ids = out.ids;
-    return result;
+    return chat_encode_prompt(q->template, t, messages, count, q->has_source, ids);
 }
 
 static status encode_prompts(const struct request *q, const struct tokenizer *t, int64_t positions,
                              struct prompts *p)
 {
-    p->ids = calloc((size_t)p->count, sizeof *p->ids);
-    REQUIRE(p->ids != NULL, STATUS_INTERNAL, "out of memory for %" PRId64 " prompts", p->count);
+    TRY(ALLOCATE(p->ids, p->count, "prompts"));
     for (int64_t i = 0; i < p->count; i++) {
         const struct text text = {p->texts[i], strlen(p->texts[i])};
         TRY(q->chat         ? encode_message(q, t, p->texts[i], &p->ids[i])
@@ -251,8 +244,8 @@ static status generate_batch(const struct request *q, struct session *s, const s
     int64_t samples = q->options.num_samples;
     struct generate_options options = q->options;
     options.first_sequence = first * samples;
-    struct generate_output *texts = calloc((size_t)(count * samples), sizeof *texts);
-    REQUIRE(texts != NULL, STATUS_INTERNAL, "out of memory for %" PRId64 " texts", count * samples);
+    struct generate_output *texts = NULL;
+    TRY(ALLOCATE(texts, count * samples, "texts"));
     bool stream = p->count == 1 && samples == 1 && !q->json && q->options.num_beams == 1;
     const char *echo = stream && q->echo ? p->texts[0] : NULL;
     status result = generate_run(s->kernels, s->model, s->tokenizer, p->ids + first, count,
@@ -294,9 +287,6 @@ static status complete_options(struct request *q, const struct session *s)
     enum { NEW_TOKENS = 100 };
     struct generate_options *o = &q->options;
     q->has_source = recipe_architecture_has_decoder(s->recipe.model.architecture);
-    REQUIRE(!q->chat || !q->has_source, STATUS_USAGE,
-            "--chat: an encoder-decoder (%s) has no chat template",
-            recipe_architecture_name(s->recipe.model.architecture));
     q->echo = q->echo && !q->has_source;
     o->whole_text = q->has_source;
     o->decoder_start = derive_decoder_start(&s->recipe, s->tokenizer);
@@ -304,7 +294,7 @@ static status complete_options(struct request *q, const struct session *s)
     const struct generation_context context = {
         .vocabulary = c->vocabulary,
         .positions = q->has_source ? c->positions : INT64_MAX, /* a text of a decoder can slide */
-        .end_token = tokenizer_eos(s->tokenizer),
+        .end_token = tokenizer_eos(tokenizer_target(s->tokenizer)),
         .max_new_tokens = NEW_TOKENS,
         .temperature = q->has_source ? 0 : 1,
     };
@@ -349,7 +339,7 @@ static status open_chat(struct request *q, const struct session *s)
 {
     TRY(chat_open(s->tokenizer_dir, s->tokenizer, &q->template));
     q->end_of_turn = chat_end_of_turn(q->template);
-    q->options.end_token = &q->end_of_turn;
+    q->options.end_token = q->has_source ? NULL : &q->end_of_turn; /* a target has the end token */
     return STATUS_OK;
 }
 
@@ -483,7 +473,13 @@ static status parse_request(struct request *q, int argc, char **argv, bool *help
         "encoder-decoder. The settings of generation_config.json of an imported encoder-decoder\n"
         "replace the defaults. If there are several texts, the line\n"
         "\"----- prompt 1 of 2, sample 1 of 3 -----\" is printed before each.",
-        table.rows, table.count};
+        table.rows, table.count,
+        "bireme generate --checkpoint runs/mine --prompt 'The' \\\n"
+        "    --temperature 0.8 --top-k 40 --seed 1\n"
+        "bireme generate --checkpoint runs/mine_sft --chat \\\n"
+        "    --prompt 'What does ls do?'\n"
+        "bireme generate --checkpoint runs/mine \\\n"
+        "    --prompt-file prompts.txt --num-samples 2 --json"};
     return options_parse(&options, argc, argv, help);
 }
 

@@ -53,12 +53,12 @@ static status install_template(const char *folder, const char *output)
                            : result);
     const char *name = tokenizer != NULL ? chat_recognize_jinja(jinja, tokenizer) : NULL;
     if (result == STATUS_OK && name != NULL) {
-        log_info("the chat template of %s is \"%s\"", folder, name);
+        log_info("the chat template of %s is '%s'", folder, name);
         result = chat_install(name, tokenizer_folder, tokenizer);
     } else if (result == STATUS_OK) {
         log_warning("CHAT-TEMPLATE",
                     "the chat template of %s is not one of " CHAT_NAMES ", or the tokenizer "
-                    "lacks its special tokens, so it is not used; it begins with \"%.60s\"; give a "
+                    "lacks its special tokens, so it is not used; it begins with '%.60s'; give a "
                     "file as in docs/guide/data.md to `bireme "
                     "prepare --chat-template`",
                     folder, jinja);
@@ -146,7 +146,6 @@ static const char description_format[] =
 
 status command_import(int argc, char **argv)
 {
-    bool help = false;
     const char *output = NULL, *base = NULL, *objective = NULL;
     struct option_list tokens = {0};
     const struct option table[] = {
@@ -158,7 +157,7 @@ status command_import(int argc, char **argv)
          "an encoder) choose for a head with one output, embed for a model without a head",
          .choices = "regress|reward|choose|embed|classify|classify_tokens|answer|clm|mlm"},
         {"add-tokens", OPTION_LIST, &tokens, "TOKEN...", NULL,
-         "special tokens to add to the tokenizer, for example those of a chat template; the "
+         "special tokens to add to the tokenizer, for example for a chat template; the "
          "embedding grows, and its new rows begin near the mean of the others"},
     };
     char names[HUGGINGFACE_NAMES_BYTES];
@@ -170,14 +169,15 @@ status command_import(int argc, char **argv)
         .description = description,
         .table = table,
         .count = COUNT(table),
+        .examples = "bireme import HF_DIR --output models/theirs >model.yaml\n"
+                    "bireme import mine.gguf --output models/mine\n"
+                    "bireme import PEFT_DIR --base models/theirs \\\n"
+                    "    --output models/adapter",
         .operand_name = "HF_DIR",
         .operands_min = 1,
         .operands_max = 1,
     };
-    TRY(options_parse(&options, argc, argv, &help));
-    if (help) {
-        return STATUS_OK;
-    }
+    OPTIONS_PARSE(&options, argc, argv);
     status result = run_import(options.operands[0], base, objective, output, &tokens);
     free(tokens.items);
     return result;

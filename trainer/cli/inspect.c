@@ -10,6 +10,7 @@
 
 #include "base/file.h"
 #include "base/memory.h"
+#include "base/terminal.h"
 #include "base/text.h"
 #include "datasets/shard/shard.h"
 #include "datasets/tokenizer/tokenizer.h"
@@ -39,9 +40,7 @@ status inspect_print_json(json_t *document)
             "the path is not valid UTF-8 and cannot be printed as JSON");
     int failed = json_dumpf(document, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(15));
     json_decref(document);
-    REQUIRE(failed == 0 && putchar('\n') != EOF && fflush(stdout) == 0, STATUS_WRITE,
-            "cannot write to standard output: %s", strerror(errno));
-    return STATUS_OK;
+    return terminal_flush(failed == 0 && putchar('\n') != EOF);
 }
 
 /* ---- tokenizers ---- */
@@ -59,15 +58,20 @@ static status inspect_tokenizer(const char *folder, bool json)
     TRY(tokenizer_open(folder, &t));
     status result = STATUS_OK;
     int eos = tokenizer_eos(t);
+    int64_t targets = tokenizer_vocab_size(tokenizer_target(t));
     if (json) {
-        result = inspect_print_json(json_pack(
-            "{s:s, s:s, s:b, s:s, s:I, s:i, s:s}", "kind", "tokenizer", "path", folder, "whole", 1,
-            "type", get_kind_name(tokenizer_get_kind(t)), "vocab_size",
-            (json_int_t)tokenizer_vocab_size(t), "eos_id", eos, "sha256", tokenizer_sha256(t)));
+        result = inspect_print_json(
+            json_pack("{s:s, s:s, s:b, s:s, s:I, s:I, s:i, s:s}", "kind", "tokenizer", "path",
+                      folder, "whole", 1, "type", get_kind_name(tokenizer_get_kind(t)),
+                      "vocab_size", (json_int_t)tokenizer_vocab_size(t), "target_vocab_size",
+                      (json_int_t)targets, "eos_id", eos, "sha256", tokenizer_sha256(t)));
     } else {
-        printf("%s: tokenizer, whole\n", folder);
+        printf("%s: tokenizer, valid\n", folder);
         printf("  type        %s\n", get_kind_name(tokenizer_get_kind(t)));
         printf("  vocabulary  %" PRId64 "\n", tokenizer_vocab_size(t));
+        if (tokenizer_has_target(t)) {
+            printf("  targets     %" PRId64 "\n", targets);
+        }
         if (eos < 0) {
             printf("  end token   none\n");
         } else {
@@ -116,8 +120,7 @@ static status inspect_folder(const char *path, bool json, bool settings)
     if (inspect_has_shards(path)) {
         return inspect_shards(path, json);
     }
-    if (inspect_has_file(path, "tokenizer.json") || inspect_has_file(path, "tokenizer.model") ||
-        inspect_has_file(path, "spiece.model") || inspect_has_file(path, "source.spm")) {
+    if (tokenizer_exists(path)) {
         return inspect_tokenizer(path, json);
     }
     REQUIRE(access(path, R_OK | X_OK) == 0, status_from_errno(errno, STATUS_NO_INPUT, STATUS_DATA),
@@ -146,8 +149,8 @@ static status inspect_file(const char *path, bool json)
 /* Draws the loss of a run. */
 static status plot_run(const char *path)
 {
-    struct history *run = calloc(1, sizeof *run);
-    REQUIRE(run != NULL, STATUS_INTERNAL, "out of memory for the curve of %s", path);
+    struct history *run = NULL;
+    TRY(ALLOCATE(run, 1, path));
     status result = history_read(path, run);
     if (result == STATUS_OK) {
         result = report_write_text(run, "loss", PLOT_COLUMNS, stdout);
@@ -175,7 +178,6 @@ static status print_sample(const char *path, int64_t sample, const char *tokeniz
 status command_inspect(int argc, char **argv)
 {
     bool json = false, plot = false, settings = false;
-    bool help = false;
     int64_t sample = -1;
     const char *tokenizer = NULL;
     const struct option table[] = {
@@ -183,8 +185,8 @@ status command_inspect(int argc, char **argv)
          "print this example or document of a shard, or sample of a run, counted from 0", .min = 0,
          .max = INT64_MAX},
         {"tokenizer", OPTION_TEXT, &tokenizer, "DIR", NULL,
-         "tokenizer of --sample; without it, that of the recipe, or the one in the folder of the "
-         "shard, or in the folder `tokenizer` in or next to it"},
+         "tokenizer for --sample (default: the recipe's, else the one in the folder of the shard, "
+         "in its folder `tokenizer`, or in a folder `tokenizer` next to it)"},
         {"settings", OPTION_FLAG, &settings, NULL, NULL, "also print the settings of a run"},
         {"json", OPTION_FLAG, &json, NULL, NULL, "print one JSON document with exact numbers"},
         {"plot", OPTION_FLAG, &plot, NULL, NULL, "draw the loss of a run, and nothing else"},
@@ -194,7 +196,7 @@ status command_inspect(int argc, char **argv)
                  "[--tokenizer DIR]]",
         .description = "Shows the contents of a shard, a folder of shards, a checkpoint, a "
                        "tokenizer or a run folder, and verifies every checksum. A path is "
-                       "reported as whole if all its checksums match. Exits with code 65 if data "
+                       "reported as valid if all its checksums match. Exits with code 65 if data "
                        "is damaged, 77 if a shard cannot be read, and 80 if a checkpoint is "
                        "damaged. With --sample, prints one sample as text, with its parts, its "
                        "labels and the tokens that count in the loss. PATH is then a shard or a "
@@ -203,16 +205,18 @@ status command_inspect(int argc, char **argv)
                        "of which the samples are counted in the order of training.",
         .table = table,
         .count = COUNT(table),
+        .examples = "bireme inspect data/mine\n"
+                    "bireme inspect runs/mine --plot\n"
+                    "bireme inspect data/mine --sample 3 \\\n"
+                    "    --tokenizer data/mine/tokenizer",
         .operand_name = "PATH",
         .operands_min = 1,
         .operands_max = 1,
     };
-    TRY(options_parse(&options, argc, argv, &help));
-    if (help) {
-        return STATUS_OK;
-    }
+    OPTIONS_PARSE(&options, argc, argv);
     const char *path = options.operands[0];
-    REQUIRE(file_exists(path), STATUS_NO_INPUT, "%s does not exist", path);
+    REQUIRE(file_exists(path), STATUS_NO_INPUT,
+            "%s does not exist; name a shard, a checkpoint, a tokenizer or a run folder", path);
     REQUIRE(!(plot && (json || settings || sample >= 0)), STATUS_USAGE,
             "--plot cannot be combined with other options");
     if (plot) {

@@ -37,16 +37,16 @@ status inspect_shards(const char *folder, bool json);
  * Units     path: a shard or a folder of shards; index: from 0, over the shards of the folder in
  *           the order of their names; tokenizer: its folder, or NULL to look for it next to the
  *           shard
- * Errors    STATUS_USAGE if there is no sample with this index; those of shard_open and
+ * Errors    STATUS_USAGE if there is no sample with this index; errors of shard_open and
  *           tokenizer_open; STATUS_DATA if it is another tokenizer */
 status inspect_sample(const char *path, int64_t index, const char *tokenizer, bool json);
 
 /* inspect_training_sample - print a sample as training reads it: a window of text with its document
  * boundaries, or a pack of SFT examples.
  *
- * Units     number: of the sample in the order of training, from 0; tokenizer: its folder, or NULL
- *           for that of the recipe
- * Errors    STATUS_UNAVAILABLE for other objectives; those of recipe_read and data_open_train */
+ * Units     number: of the sample in the order of training, from 0; tokenizer: its folder; NULL:
+ *           the tokenizer of the recipe
+ * Errors    STATUS_UNAVAILABLE for other objectives; errors of recipe_read and data_open_train */
 status inspect_training_sample(const char *recipe, int64_t number, const char *tokenizer,
                                bool json);
 

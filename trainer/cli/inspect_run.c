@@ -10,7 +10,7 @@
 #include "base/input/line_reader.h"
 #include "base/text.h"
 #include "trainer/cli/inspect.h"
-#include "trainer/cli/json_output.h"
+#include "trainer/cli/output/json_output.h"
 #include "trainer/formats/checkpoint/checkpoint.h"
 #include "trainer/formats/checkpoint/directory.h"
 #include "trainer/logging/json_text.h"
@@ -55,7 +55,7 @@ static void read_newest_lines(const char *folder, json_t *out[NEWEST])
 
 /* Verifies a checkpoint. Returns {name, whole, step, tokens, ranks} or {name, whole, reason}. */
 static json_t *examine_checkpoint(struct comm *self, const char *parent, const char *name,
-                                  bool *whole)
+                                  bool *is_valid)
 {
     char path[FILE_PATH_BYTES];
     struct checkpoint_info found = {0};
@@ -63,9 +63,9 @@ static json_t *examine_checkpoint(struct comm *self, const char *parent, const c
     if (result == STATUS_OK) {
         result = checkpoint_verify_folder(self, path, &found);
     }
-    *whole = result == STATUS_OK;
-    json_t *entry = json_pack("{s:s, s:b}", "name", name, "whole", *whole);
-    if (*whole) {
+    *is_valid = result == STATUS_OK;
+    json_t *entry = json_pack("{s:s, s:b}", "name", name, "whole", *is_valid);
+    if (*is_valid) {
         json_object_set_new(entry, "step", json_integer((json_int_t)found.state.step));
         json_object_set_new(entry, "tokens", json_integer((json_int_t)found.state.tokens));
         json_object_set_new(entry, "ranks", json_integer(found.saved_ranks));
@@ -85,7 +85,7 @@ static status examine_all(const char *folder, bool run, json_t *list, int *damag
     struct comm *self = NULL;
     int64_t *steps = NULL;
     int count = 0;
-    bool whole = true;
+    bool is_valid = true;
     if (run) {
         TRY(file_join(parent, folder, "checkpoints"));
     } else {
@@ -96,12 +96,12 @@ static status examine_all(const char *folder, bool run, json_t *list, int *damag
     for (int i = count - 1; i >= 0 && result == STATUS_OK; i--) {
         char name[CHECKPOINT_NAME_BYTES];
         checkpoint_directory_step_name(steps[i], name);
-        json_array_append_new(list, examine_checkpoint(self, parent, name, &whole));
-        *damaged += !whole;
+        json_array_append_new(list, examine_checkpoint(self, parent, name, &is_valid));
+        *damaged += !is_valid;
     }
     if (result == STATUS_OK && run && inspect_has_file(folder, "final")) {
-        json_array_append_new(list, examine_checkpoint(self, folder, "final", &whole));
-        *damaged += !whole;
+        json_array_append_new(list, examine_checkpoint(self, folder, "final", &is_valid));
+        *damaged += !is_valid;
     }
     free(steps);
     KEEP_FIRST(result, comm_destroy(&self));
@@ -172,7 +172,7 @@ static void print_checkpoints(const json_t *list)
             printf("  %-16s damaged: %s\n", name, reason);
             continue;
         }
-        printf("  %-16s %14s %18s %6" PRId64 "  whole\n", name,
+        printf("  %-16s %14s %18s %6" PRId64 "  valid\n", name,
                json_output_format_count(get_integer(entry, "step"), step),
                json_output_scale_count(get_integer(entry, "tokens"), tokens),
                get_integer(entry, "ranks"));
@@ -210,17 +210,17 @@ static status print_text(const char *folder, bool run, json_t *const lines[NEWES
     return recipe != NULL ? recipe_write(recipe, stdout) : STATUS_OK;
 }
 
-static json_t *make_json(const char *folder, bool run, bool whole, json_t *const lines[NEWEST],
+static json_t *make_json(const char *folder, bool run, bool is_valid, json_t *const lines[NEWEST],
                          json_t *list, const struct recipe *recipe)
 {
     if (!run) {
         return json_pack("{s:s, s:s, s:b, s:O}", "kind", "checkpoints", "path", folder, "whole",
-                         whole, "checkpoints", list);
+                         is_valid, "checkpoints", list);
     }
     const char *event = json_string_value(json_object_get(lines[NEWEST_LINE], "event"));
     bool ended = event != NULL && strcmp(event, "end") == 0;
     return json_pack("{s:s, s:s, s:b, s:b, s:O, s:O, s:O, s:O, s:o}", "kind", "run", "path", folder,
-                     "whole", whole, "ended", ended, "checkpoints", list, "last",
+                     "whole", is_valid, "ended", ended, "checkpoints", list, "last",
                      lines[NEWEST_LINE], "train", lines[NEWEST_TRAIN], "evaluate",
                      lines[NEWEST_EVALUATE], "settings",
                      recipe != NULL ? recipe_json_build(recipe) : json_null());

@@ -221,6 +221,13 @@ static status read_sample(struct sample *s)
 
 /* ---- printing ---- */
 
+/* Returns the tokenizer of a part; NULL: none. */
+static const struct tokenizer *get_tokenizer(const struct sample *s, const struct part *p)
+{
+    bool is_target = s->kind == EXAMPLE_SEQ2SEQ && p->in_loss;
+    return is_target ? tokenizer_target(s->tokenizer) : s->tokenizer;
+}
+
 static status print_part(const struct sample *s, const struct part *p)
 {
     printf("\n[%s: tokens %" PRId64 " to %" PRId64 "%s]\n", p->name, p->first, p->end - 1,
@@ -228,8 +235,8 @@ static status print_part(const struct sample *s, const struct part *p)
     if (s->tokenizer != NULL) {
         char *text = NULL;
         size_t bytes = 0;
-        TRY(tokenizer_decode(s->tokenizer, s->example.ids + p->first, p->end - p->first, false,
-                             &text, &bytes));
+        TRY(tokenizer_decode(get_tokenizer(s, p), s->example.ids + p->first, p->end - p->first,
+                             false, &text, &bytes));
         fwrite(text, 1, bytes, stdout);
         free(text);
     }
@@ -269,14 +276,14 @@ static status print_text(const struct sample *s)
 
 /* Decodes a range of tokens: null without a tokenizer, or if the bytes are not valid UTF-8 because
  * the range ends within a character. */
-static status make_json_text(const struct sample *s, int64_t first, int64_t end, json_t **out)
+static status make_json_text(const struct sample *s, const struct tokenizer *tokenizer,
+                             int64_t first, int64_t end, json_t **out)
 {
     char *text = NULL;
     size_t bytes = 0;
     *out = NULL;
-    if (s->tokenizer != NULL) {
-        TRY(tokenizer_decode(s->tokenizer, s->example.ids + first, end - first, false, &text,
-                             &bytes));
+    if (tokenizer != NULL) {
+        TRY(tokenizer_decode(tokenizer, s->example.ids + first, end - first, false, &text, &bytes));
         *out = json_stringn(text, bytes);
         free(text);
     }
@@ -290,7 +297,7 @@ static status fill_parts(const struct sample *s, json_t *parts, json_t *mask)
     for (int64_t i = 0; i < s->part_count; i++) {
         const struct part *p = &s->parts[i];
         json_t *text = NULL;
-        TRY(make_json_text(s, p->first, p->end, &text));
+        TRY(make_json_text(s, get_tokenizer(s, p), p->first, p->end, &text));
         json_array_append_new(parts,
                               json_pack("{s:s, s:I, s:I, s:b, s:o}", "name", p->name, "first",
                                         (json_int_t)p->first, "end", (json_int_t)p->end, "in_loss",
@@ -309,7 +316,9 @@ static status print_json(const struct sample *s)
         json_array_append_new(ids, json_integer(s->example.ids[i]));
     }
     status result = fill_parts(s, parts, mask);
-    KEEP_FIRST(result, make_json_text(s, 0, s->example.tokens, &text));
+    /* two vocabularies: only the parts have texts */
+    const struct tokenizer *t = tokenizer_has_target(s->tokenizer) ? NULL : s->tokenizer;
+    KEEP_FIRST(result, make_json_text(s, t, 0, s->example.tokens, &text));
     if (result == STATUS_OK) {
         result = inspect_print_json(json_pack(
             "{s:s, s:s, s:I, s:s, s:I, s:O, s:O, s:O, s:s, s:O?, s:O}", "kind", "sample", "path",
@@ -354,13 +363,14 @@ static void try_tokenizers(struct sample *s, const char *folder, const char *pat
     status_clear();
 }
 
-/* Opens the given tokenizer, which must be that of the shard, or looks for it: in the folder of the
- * shard, in a folder `tokenizer` in or next to it, in the folders of other data, and in runs. */
+/* Opens the given tokenizer, which must be the tokenizer of the shard. Without a given one, it
+ * searches the folder of the shard, a folder `tokenizer` in or next to it, the folders of other
+ * data, and runs. */
 static status open_tokenizer(struct sample *s, const char *given)
 {
     if (given != NULL) {
         TRY(tokenizer_open(given, &s->tokenizer));
-        return shard_check_tokenizer(s->shard, tokenizer_vocab_size(s->tokenizer),
+        return shard_check_tokenizer(s->shard, tokenizer_max_vocab_size(s->tokenizer),
                                      tokenizer_sha256(s->tokenizer));
     }
     const char *path = shard_path(s->shard), *slash = strrchr(path, '/');

@@ -7,11 +7,12 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/memory.h"
 #include "base/text.h"
 #include "datasets/shard/shard.h"
 #include "datasets/shard/shard_set.h"
 #include "trainer/cli/inspect.h"
-#include "trainer/cli/json_output.h"
+#include "trainer/cli/output/json_output.h"
 #include "trainer/logging/json_text.h"
 
 struct shard_line {
@@ -19,7 +20,7 @@ struct shard_line {
     int stem_bytes;             /* length of the part of the name that the set shares */
     int set_size;               /* shards of the complete set; 0: not a numbered set */
     struct shard_header header; /* zeros: the shard could not be opened */
-    status result;              /* STATUS_OK: whole */
+    status result;              /* STATUS_OK: valid */
     char reason[512];
 };
 
@@ -35,8 +36,8 @@ status inspect_list_shards(const char *folder, glob_t *found)
     char pattern[FILE_PATH_BYTES];
     TRY(file_join(pattern, folder, "*.h5"));
     int failed = glob(pattern, 0, NULL, found); /* sorted by name */
-    REQUIRE(failed == 0 || failed == GLOB_NOMATCH, STATUS_INTERNAL, "cannot list the files of %s",
-            folder);
+    REQUIRE(failed == 0 || failed == GLOB_NOMATCH, STATUS_INTERNAL,
+            "out of memory for the names of the files in %s", folder);
     return STATUS_OK;
 }
 
@@ -111,7 +112,7 @@ static bool has_other_tokenizer(const struct listing *listing, const struct shar
 }
 
 /* Returns the status of the inspection: STATUS_PERMISSION if a shard cannot be read, because it may
- * be whole. */
+ * be valid. */
 static status choose_code(const struct listing *listing)
 {
     for (int i = 0; i < listing->count; i++) {
@@ -142,7 +143,7 @@ static status print_text(const char *folder, const struct listing *listing)
     char tokens_text[32], documents_text[32];
     const struct shard_header *h = listing->reference;
     printf("%s: %d shard%s, %s\n", folder, listing->count, text_plural(listing->count),
-           listing->fault_count == 0 ? "whole (all checksums match)" : "NOT whole");
+           listing->fault_count == 0 ? "valid (all checksums match)" : "NOT valid");
     printf("  vocabulary  %" PRId64 ", tokenizer %.12s...\n\n", h->vocab_size, h->tokenizer_sha256);
     printf("  %-32s %18s %14s  %s\n", "shard", "tokens", "documents", "");
     for (int i = 0; i < listing->count; i++) {
@@ -152,7 +153,7 @@ static status print_text(const char *folder, const struct listing *listing)
                json_output_scale_count(l->header.documents, documents_text),
                l->result != STATUS_OK            ? l->reason
                : has_other_tokenizer(listing, l) ? "made with another tokenizer"
-                                                 : "whole");
+                                                 : "valid");
     }
     for (int i = 0; i < listing->count; i++) {
         int64_t tokens = 0, documents = 0;
@@ -208,9 +209,7 @@ status inspect_shards(const char *folder, bool json)
     TRY(inspect_list_shards(folder, &listing.found));
     status result = STATUS_OK;
     listing.count = (int)listing.found.gl_pathc;
-    listing.lines = calloc((size_t)listing.count + 1, sizeof *listing.lines);
-    REQUIRE_GOTO(result, done, listing.lines != NULL, STATUS_INTERNAL,
-                 "out of memory for %d shards", listing.count);
+    TRY_GOTO(result, done, ALLOCATE(listing.lines, (size_t)listing.count + 1, "shards"));
     for (int i = 0; i < listing.count; i++) {
         examine_shard(listing.found.gl_pathv[i], &listing.lines[i]);
     }

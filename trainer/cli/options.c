@@ -83,6 +83,19 @@ static void print_option(const struct option *option, int columns)
     }
 }
 
+/* Prints the examples. Their lines stay as they are, so that they can be copied. */
+static void print_examples(const char *examples)
+{
+    if (examples == NULL) {
+        return;
+    }
+    printf("\nexamples:\n");
+    for (size_t length; *examples != '\0'; examples += length + (examples[length] == '\n')) {
+        length = strcspn(examples, "\n");
+        printf("  %.*s\n", (int)length, examples);
+    }
+}
+
 static void print_help(const struct options *options)
 {
     static const struct option help = {"help", .help = "show this help and exit"};
@@ -95,6 +108,7 @@ static void print_help(const struct options *options)
         print_option(&options->table[i], columns);
     }
     print_option(&help, columns);
+    print_examples(options->examples);
 }
 
 /* ---- the help as a table, for scripts/generate_manual.sh ---- */
@@ -148,10 +162,11 @@ static void print_table(const struct options *options)
     if (options->operand_name != NULL) {
         print_row("operand", &options->operand_name, 1);
     }
+    print_row("examples", &options->examples, 1);
 }
 
 /* Prints the names and descriptions of subcommands ("  NAME  HELP" in each line). */
-static void print_subcommand_table(const char *usage, const char *description)
+static void print_subcommand_table(const char *usage, const char *description, const char *examples)
 {
     char name[CHOICE_BYTES], help[512];
     print_row("usage", &usage, 1);
@@ -161,6 +176,7 @@ static void print_subcommand_table(const char *usage, const char *description)
         description += strcspn(description, "\n");
         description += description[0] == '\n';
     }
+    print_row("examples", &examples, 1);
 }
 
 static bool has_range(const struct option *option)
@@ -193,8 +209,7 @@ static status append_to_list(const struct option *option, char *text, int argc)
 {
     struct option_list *list = option->target;
     if (list->items == NULL) {
-        list->items = calloc((size_t)argc + 1, sizeof *list->items);
-        REQUIRE(list->items != NULL, STATUS_INTERNAL, "out of memory for %d arguments", argc);
+        TRY(ALLOCATE(list->items, argc + 1, "arguments"));
     }
     list->items[list->count++] = text;
     return STATUS_OK;
@@ -412,21 +427,34 @@ static status parse_arguments(struct options *options, int argc, char **argv)
 
 status options_add(struct option_table *table, const struct option *rows, int count)
 {
-    REQUIRE(table->count + count <= OPTIONS_MAX, STATUS_INTERNAL, "%d options, at most %d",
-            table->count + count, OPTIONS_MAX);
+    REQUIRE(table->count + count <= OPTIONS_MAX, STATUS_INTERNAL,
+            "a command has %d options; at most %d are supported", table->count + count,
+            OPTIONS_MAX);
     for (int i = 0; i < count; i++) {
         table->rows[table->count++] = rows[i];
     }
     return STATUS_OK;
 }
 
+static void free_lists(const struct options *options)
+{
+    for (int i = 0; i < options->count; i++) {
+        if (options->table[i].kind == OPTION_LIST) {
+            struct option_list *list = options->table[i].target;
+            free(list->items);
+            *list = (struct option_list){0};
+        }
+    }
+}
+
 status options_parse(struct options *options, int argc, char **argv, bool *help)
 {
+    bool is_check = argc > 1 && strcmp(argv[argc - 1], OPTIONS_HELP_CHECK) == 0;
     *help = false;
     options->operands = argv + 1;
     options->operand_count = 0;
-    REQUIRE(options->count <= OPTIONS_MAX, STATUS_INTERNAL, "%d options, at most %d",
-            options->count, OPTIONS_MAX);
+    REQUIRE(options->count <= OPTIONS_MAX, STATUS_INTERNAL,
+            "a command has %d options; at most %d are supported", options->count, OPTIONS_MAX);
     for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {
         enum help_form form = get_help_form(argv[i]);
         if (form != HELP_NONE) {
@@ -438,25 +466,22 @@ status options_parse(struct options *options, int argc, char **argv, bool *help)
     if (*help) {
         return STATUS_OK;
     }
-    status result = parse_arguments(options, argc, argv);
-    for (int i = 0; result != STATUS_OK && i < options->count; i++) {
-        if (options->table[i].kind == OPTION_LIST) {
-            struct option_list *list = options->table[i].target;
-            free(list->items);
-            *list = (struct option_list){0};
-        }
+    status result = parse_arguments(options, argc - (is_check ? 1 : 0), argv);
+    if (result != STATUS_OK || is_check) {
+        free_lists(options);
     }
+    *help = is_check;
     return result;
 }
 
 status options_select_subcommand(const char *usage, const char *names, const char *description,
-                                 int argc, char **argv, int *out)
+                                 const char *examples, int argc, char **argv, int *out)
 {
     char last[128], line[USAGE_BYTES];
     *out = -1;
     enum help_form form = argc >= 2 ? get_help_form(argv[1]) : HELP_NONE;
     if (form == HELP_TABLE) {
-        print_subcommand_table(usage, description);
+        print_subcommand_table(usage, description, examples);
         return STATUS_OK;
     }
     if (form == HELP_TEXT) {
@@ -467,6 +492,7 @@ status options_select_subcommand(const char *usage, const char *names, const cha
         snprintf(last, sizeof last,
                  "\nRun 'bireme %s SUBCOMMAND --help' for the options of a subcommand.", argv[0]);
         terminal_print_paragraphs(stdout, last, columns);
+        print_examples(examples);
         return STATUS_OK;
     }
     REQUIRE(argc >= 2, STATUS_USAGE, "%s needs a subcommand (%s); usage: %s", argv[0], names,

@@ -10,12 +10,9 @@
  *         {"input", OPTION_LIST, &inputs, "FILE...", OPTION_REQUIRED, "text files"},
  *     };
  *     struct options options = {"bireme tokenizer train --input FILE... --output DIR",
- *                               "Trains a tokenizer.", table, 3};
- *     bool help;
- *     TRY(options_parse(&options, argc, argv, &help));
- *     if (help) {
- *         return STATUS_OK;
- *     }
+ *                               "Trains a tokenizer.", table, 3,
+ *                               "bireme tokenizer train --input text.txt --output tokenizer"};
+ *     OPTIONS_PARSE(&options, argc, argv);
  *
  * `--name value` and `--name=value` are equivalent. A list option takes every value up to the next
  * option and may be repeated. Any other option may be given once. `--` ends the options. Numbers
@@ -43,8 +40,13 @@ struct option_list {
 
 /* With this argument a command prints its help as rows for scripts/generate_manual.sh, with tabs
  * between the fields: usage; description; option with name, value name, list|once, required,
- * default, choices and help; operand; subcommand with name and help. \n stands for a newline. */
+ * default, choices and help; operand; subcommand with name and help; examples. \n stands for a
+ * newline. */
 #define OPTIONS_HELP_TABLE "--help=table"
+
+/* If this is the last argument, a command only parses the arguments before it. The test of the
+ * examples uses it. */
+#define OPTIONS_HELP_CHECK "--help=check"
 
 #define OPTION_REQUIRED ((const char *)-1)
 
@@ -74,7 +76,9 @@ struct options {
     const char *description; /* shown by --help after the usage */
     const struct option *table;
     int count;
-    const char *operand_name;       /* e.g. "RECIPE.yaml"; NULL: the command takes no operands */
+    const char *examples;     /* one to three shell commands, shown at the end of the help; a long
+                                  one continues after a backslash at the end of its line */
+    const char *operand_name; /* e.g. "RECIPE.yaml"; NULL: the command takes no operands */
     int operands_min, operands_max; /* operands_max -1: unlimited */
     char **operands;                /* output: stored in argv, which options_parse reorders */
     int operand_count;              /* output */
@@ -88,16 +92,28 @@ status options_add(struct option_table *table, const struct option *rows, int co
 /* options_parse - set the defaults, then read argv[1 .. argc) into the targets of the table.
  *
  * Sets *help to true if --help was given. The help has then been printed to standard output, and
- * the command returns STATUS_OK.
+ * the command returns STATUS_OK. OPTIONS_HELP_CHECK also sets *help, but prints nothing.
  *
  * Memory    the caller frees the items of each list; on an error they are already freed
  * Errors    STATUS_USAGE; the message names the argument, the reason and the most similar option */
 status options_parse(struct options *options, int argc, char **argv, bool *help);
 
+/* OPTIONS_PARSE - call options_parse. Returns from the calling function after an error, and after
+ * --help with STATUS_OK. */
+#define OPTIONS_PARSE(options, argc, argv)                                                         \
+    do {                                                                                           \
+        bool options_help_ = false;                                                                \
+        TRY(options_parse((options), (argc), (argv), &options_help_));                             \
+        if (options_help_) {                                                                       \
+            return STATUS_OK;                                                                      \
+        }                                                                                          \
+    } while (0)
+
 /* options_select_subcommand - find the subcommand argv[1] in names ("train|encode|decode").
  *
- * Sets *out to the index in names, or to -1 if --help was given. The help has then been printed.
+ * Sets *out to the index in names, or to -1 if --help was given. The help has then been printed,
+ * with these examples at its end (struct options).
  *
  * Errors    STATUS_USAGE if the subcommand is missing or unknown */
 status options_select_subcommand(const char *usage, const char *names, const char *description,
-                                 int argc, char **argv, int *out);
+                                 const char *examples, int argc, char **argv, int *out);

@@ -1,22 +1,25 @@
 /* bireme plan: estimates the cost of a recipe without training. */
+#include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/text.h"
 #include "base/thread/cores.h"
 #include "trainer/cli/command.h"
-#include "trainer/cli/json_output.h"
 #include "trainer/cli/options.h"
-#include "trainer/cli/plan_text.h"
+#include "trainer/cli/output/json_output.h"
+#include "trainer/cli/output/plan_text.h"
 #include "trainer/evaluation/report.h"
 #include "trainer/formats/weights/initial_model.h"
 #include "trainer/optimizer/schedule.h"
 #include "trainer/recipe/recipe_json.h"
 #include "trainer/setup/data.h"
+#include "trainer/setup/objective_spec.h"
 #include "trainer/train/planner/memory_check.h"
 #include "trainer/train/planner/plan.h"
 #include "trainer/train/planner/predict.h"
@@ -148,7 +151,8 @@ static status print_json(const struct recipe *r, const struct plan *plan,
     }
     int failed = json_dumpf(all, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(15));
     json_decref(all);
-    REQUIRE(failed == 0, STATUS_WRITE, "cannot write the plan to standard output");
+    REQUIRE(failed == 0, STATUS_WRITE, "cannot write the plan to standard output: %s",
+            strerror(errno));
     printf("\n");
     return STATUS_OK;
 }
@@ -202,14 +206,11 @@ static status read_recipe(const struct request *q, struct recipe *out)
 static status read_labels(struct recipe *r)
 {
     char *labels = NULL;
-    const struct objective *objective;
     struct early_stopping_rule rule;
     status result = data_read_labels(r, &labels);
     if (result == STATUS_OK && labels != NULL) {
-        TRY_GOTO(result, done, objective_find(recipe_objective_name(r->objective), &objective));
-        result = evaluation_report_stopping_rule(r, objective, labels, &rule);
+        result = evaluation_report_stopping_rule(r, objective_spec_objective(r), labels, &rule);
     }
-done:
     free(labels);
     if (result == STATUS_NO_INPUT) {
         status_clear();
@@ -301,7 +302,6 @@ status command_plan(int argc, char **argv)
 {
     struct request q = {0};
     bool print_keys = false;
-    bool help = false;
     const struct option table[] = {
         {"ranks", OPTION_INTEGER, &q.ranks, "N", "1", "number of ranks to plan for", .min = 1,
          .max = 1e6},
@@ -320,20 +320,20 @@ status command_plan(int argc, char **argv)
             "Estimates the cost of a recipe without training: parameters, memory of each rank, "
             "FLOPs and bytes sent per step, steps per epoch and the learning rate schedule. With "
             "--cluster it also predicts the time of the whole run. It checks the device, the "
-            "tokenizer and the shards as train does "
-            "and reports the same errors. With model.vocab_size=N, a recipe can be planned without "
-            "its data. A plan for a GPU needs no GPU. The parts that could not be checked are "
-            "listed. "
-            "If a rank needs more memory than the device has, the exit code is 78.",
+            "tokenizer and the shards as train does and reports the same errors. With "
+            "model.vocab_size=N, a recipe can be planned without its data. A plan for a GPU needs "
+            "no GPU. The parts that could not be checked are listed. If a rank needs more memory "
+            "than the device has, the exit code is 78.",
         .table = table,
         .count = COUNT(table),
+        .examples = "bireme plan recipes/mine.yaml --ranks 2\n"
+                    "bireme plan recipes/gpt2_124m.yaml --ranks 8 \\\n"
+                    "    --cluster recipes/clusters/h100_sxm.yaml \\\n"
+                    "    model.vocab_size=50257 train.device=cuda",
         .operand_name = "RECIPE.yaml",
         .operands_max = -1,
     };
-    TRY(options_parse(&options, argc, argv, &help));
-    if (help) {
-        return STATUS_OK;
-    }
+    OPTIONS_PARSE(&options, argc, argv);
     if (print_keys) {
         recipe_document(stdout);
         return STATUS_OK;

@@ -10,10 +10,12 @@
 #include "datasets/prepare/prepare.h"
 #include "datasets/shard/labels.h"
 #include "trainer/cli/command.h"
+#include "trainer/cli/instruction_file.h"
 #include "trainer/cli/options.h"
-#include "trainer/cli/prepare_report.h"
+#include "trainer/cli/output/prepare_report.h"
 #include "trainer/formats/checkpoint/checkpoint.h"
 #include "trainer/recipe/foreign.h"
+#include "trainer/recipe/settings.h"
 
 #define USAGE "bireme prepare --tokenizer DIR --input FILE... --output DIR [options]"
 #define OBJECTIVES "clm|mlm|sft|dpo|seq2seq|classify|regress|classify_tokens|answer|choose|embed"
@@ -31,13 +33,14 @@ struct request {
     const char *split; /* NULL: not given */
     const char *columns, *delimiter;
     const char *source_language, *target_language, *source_prefix;
+    const char *templates; /* file; NULL: not given */
     struct option_list inputs, validation_inputs;
     struct option_list sources, targets, validation_sources, validation_targets;
     double validation_fraction, short_fraction;
     int64_t seed;
     int64_t shuffle_split; /* seed; -1: not given */
     int64_t sequence_length, shard_tokens, workers;
-    bool sentence_order, skip_bad_rows, join_encoding, append_eod, json;
+    bool sentence_order, skip_bad_rows, join_encoding, encoder_decoder, append_eod, json;
     char labels_file[FILE_PATH_BYTES]; /* of a run given as --labels */
 };
 
@@ -48,19 +51,19 @@ static status add_input_options(struct request *q, struct option_table *table)
         {"objective", OPTION_TEXT, &q->objective, "NAME", "clm",
          "training objective: clm, mlm (sentence pairs; no pairs with a RoBERTa tokenizer), sft "
          "(conversations or prompt and response), dpo (preference pairs), seq2seq (fields source, "
-         "target, or translation), classify and regress "
-         "(fields text, text_pair, label), classify_tokens (tokens, labels), answer (question, "
-         "context, answer, answer_start), choose (text, choices, label), embed (text, text_pair)"},
+         "target, or translation), classify and regress (fields text, text_pair, label), "
+         "classify_tokens (tokens, labels), answer (question, context, answer, answer_start), "
+         "choose (text, choices, label), embed (text, text_pair)"},
         {"tokenizer", OPTION_TEXT, &q->tokenizer, "DIR", OPTION_REQUIRED,
          "folder with tokenizer.json or tokenizer.model; ids in token files are checked against "
          "its vocabulary"},
         {"input", OPTION_LIST, &q->inputs, "FILE...", NULL,
-         "clm, mlm: text, *.jsonl (field \"text\"), .bin with .idx of Megatron or .bin of llm.c; "
+         "clm, mlm: text, *.jsonl (field 'text'), .bin with .idx of Megatron or .bin of llm.c; "
          "other objectives: JSON Lines, *.csv or *.tsv; answer: also the JSON of SQuAD. All but "
          "token files can be compressed (.gz, .zst, .xz, .bz2); - is standard input"},
         {"source", OPTION_LIST, &q->sources, "FILE...", NULL,
-         "seq2seq, instead of --input: text files, each line one source, for example a sentence to "
-         "translate"},
+         "seq2seq, or sft with --templates, instead of --input: text files, each line one source, "
+         "for example a sentence to translate"},
         {"target", OPTION_LIST, &q->targets, "FILE...", NULL,
          "seq2seq: for each file of --source a text file, line by line the targets of its sources"},
         {"validation-source", OPTION_LIST, &q->validation_sources, "FILE...", NULL,
@@ -68,14 +71,14 @@ static status add_input_options(struct request *q, struct option_table *table)
         {"validation-target", OPTION_LIST, &q->validation_targets, "FILE...", NULL,
          "seq2seq: targets of the validation set"},
         {"source-lang", OPTION_TEXT, &q->source_language, "CODE", NULL,
-         "seq2seq: language of the sources in the field \"translation\", for example en; the token "
-         "of "
-         "the language, for example en_XX, if the tokenizer has such tokens (mBART)"},
+         "seq2seq: language of the sources in the field 'translation', for example en; the token "
+         "of the language, for example en_XX, if the tokenizer has such tokens (mBART), also for "
+         "sft"},
         {"target-lang", OPTION_TEXT, &q->target_language, "CODE", NULL,
          "seq2seq: the same for the targets"},
         {"source-prefix", OPTION_TEXT, &q->source_prefix, "TEXT", NULL,
-         "seq2seq: text before each source that names the task, for example \"translate English to "
-         "Spanish: \""},
+         "seq2seq: text before each source that names the task, for example 'translate English to "
+         "Spanish: '"},
         {"columns", OPTION_TEXT, &q->columns, "FIELD=COLUMN,...", NULL,
          "columns of the input that hold the fields of the objective, for example "
          "text=review,label=sentiment (default: columns with the names of the fields); choose: "
@@ -124,6 +127,13 @@ static status add_example_options(struct request *q, struct option_table *table)
         {"join-encoding", OPTION_FLAG, &q->join_encoding, NULL, NULL,
          "sft: encode a plain prompt and its completion as one text, as in TRL (default: "
          "separately)"},
+        {"templates", OPTION_TEXT, &q->templates, "FILE", NULL,
+         "sft: YAML or JSON file of instruction templates with fields of the row, such as "
+         "'Translate to Spanish: {source}'; each row is rendered with one of them, selected at "
+         "random with --seed"},
+        {"encoder-decoder", OPTION_FLAG, &q->encoder_decoder, NULL, NULL,
+         "sft: examples for marian, bart, mbart and t5: the source is the prompt, with all "
+         "messages before the last one; the target is the answer"},
         {"append-eod", OPTION_FLAG, &q->append_eod, NULL, NULL,
          "clm: end the documents of token files with the tokenizer's end token, unless they begin "
          "or end with it. Documents of text always end with it, if the tokenizer has one"},
@@ -140,8 +150,8 @@ static status add_example_options(struct request *q, struct option_table *table)
         {"sentence-order", OPTION_FLAG, &q->sentence_order, NULL, NULL,
          "mlm: the second segment follows the first one, or both are swapped (ALBERT); without "
          "this option it follows or is random (BERT)"},
-        {"seed", OPTION_INTEGER, &q->seed, "SEED", "1337", "mlm: seed of the random sentence pairs",
-         .min = 0, .max = 1e15},
+        {"seed", OPTION_INTEGER, &q->seed, "SEED", "1337",
+         "mlm: seed of the random sentence pairs; sft: seed of --templates", .min = 0, .max = 1e15},
     };
     return options_add(table, rows, COUNT(rows));
 }
@@ -156,7 +166,7 @@ static status add_limit_options(struct request *q, struct option_table *table)
         {"sequence-length", OPTION_INTEGER, &q->sequence_length, "N", NULL,
          "maximum number of tokens of an example. mlm: default 128. sft: a row without trainable "
          "tokens in this length is a bad row. dpo: prompt and response are truncated to it, "
-         "default 1024. seq2seq: a row with a longer source or target "
+         "default 1024. seq2seq and sft --encoder-decoder: a row with a longer source or target "
          "is a bad row, default 512. answer: length of a window, default 384. classify, regress, "
          "classify_tokens, choose, embed: texts are truncated to it, default 128. clm: not used, "
          "because shards fit any length",
@@ -185,7 +195,17 @@ static status parse_options(struct request *q, int argc, char **argv, bool *help
                        "if requested. The memory use does not depend on the size of the input. The "
                        "shards do not depend on the number of workers.",
         .table = table.rows,
-        .count = table.count};
+        .count = table.count,
+        .examples = "bireme prepare --tokenizer data/mine/tokenizer \\\n"
+                    "    --input corpus/*.txt --output data/mine \\\n"
+                    "    --validation-fraction 0.05\n"
+                    "bireme prepare --objective sft --chat-template alpaca \\\n"
+                    "    --tokenizer data/mine/tokenizer \\\n"
+                    "    --input conversations.jsonl --output data/mine_sft\n"
+                    "bireme prepare --objective classify \\\n"
+                    "    --tokenizer data/mine/tokenizer \\\n"
+                    "    --columns text=review,label=sentiment \\\n"
+                    "    --input reviews.csv --output data/rows"};
     return options_parse(&options, argc, argv, help);
 }
 
@@ -220,22 +240,44 @@ static char parse_delimiter(const char *name)
     return '\0';
 }
 
+/* An objective of this command. */
+struct preparation {
+    const char *name;
+    status (*run)(const struct prepare_options *options, struct prepare_report *out);
+    int64_t sequence_length; /* default of --sequence-length; 0: no limit */
+    bool has_rows;           /* every input is rows, so --validation-input is allowed */
+    bool has_messages;       /* --chat-template is allowed */
+    bool has_labels;         /* --labels is allowed */
+};
+
+static const struct preparation preparations[] = {
+    {"clm", prepare_clm, 0},
+    {"mlm", prepare_mlm, SEQUENCE_LENGTH},
+    {"sft", prepare_sft, 0, .has_rows = true, .has_messages = true},
+    {"dpo", prepare_preferences, PAIR_LENGTH, .has_rows = true, .has_messages = true},
+    {"seq2seq", prepare_seq2seq, SOURCE_LENGTH, .has_rows = true},
+    {"classify", prepare_classify, SEQUENCE_LENGTH, .has_rows = true, .has_labels = true},
+    {"regress", prepare_regress, SEQUENCE_LENGTH, .has_rows = true},
+    {"classify_tokens", prepare_classify_tokens, SEQUENCE_LENGTH, .has_rows = true,
+     .has_labels = true},
+    {"answer", prepare_answer, WINDOW_LENGTH, .has_rows = true},
+    {"choose", prepare_choose, SEQUENCE_LENGTH, .has_rows = true, .has_labels = true},
+    {"embed", prepare_embed, SEQUENCE_LENGTH, .has_rows = true},
+};
+
 /* Installs the shipped template that is equal to the Jinja template of the tokenizer folder. */
 static status install_known_template(const struct request *q, const struct tokenizer *tokenizer)
 {
     char *jinja = NULL;
     status result = STATUS_OK;
-    if (strcmp(q->objective, "sft") != 0 && strcmp(q->objective, "dpo") != 0) {
-        return STATUS_OK;
-    }
     TRY(chat_read_jinja(q->tokenizer, &jinja));
     const char *name = jinja != NULL ? chat_recognize_jinja(jinja, tokenizer) : NULL;
     if (name != NULL) {
-        log_info("the chat template of %s is \"%s\"", q->tokenizer, name);
+        log_info("the chat template of %s is '%s'", q->tokenizer, name);
         result = chat_install(name, q->tokenizer, tokenizer);
     } else if (jinja != NULL) {
         log_text("the chat template of %s is not one of " CHAT_NAMES ", or the tokenizer lacks its "
-                 "special tokens, so it is not used; it begins with \"%.60s\"",
+                 "special tokens, so it is not used; it begins with '%.60s'",
                  q->tokenizer, jinja);
     }
     free(jinja);
@@ -244,8 +286,8 @@ static status install_known_template(const struct request *q, const struct token
 
 /* Opens the requested template, or the template of the tokenizer folder. Sets *out to NULL if
  * there is none. */
-static status open_template(const struct request *q, const struct tokenizer *tokenizer,
-                            struct chat_template **out)
+static status open_template(const struct request *q, const struct preparation *p,
+                            const struct tokenizer *tokenizer, struct chat_template **out)
 {
     *out = NULL;
     char path[FILE_PATH_BYTES];
@@ -253,82 +295,71 @@ static status open_template(const struct request *q, const struct tokenizer *tok
     if (q->chat_template != NULL) {
         TRY(chat_install(q->chat_template, q->tokenizer, tokenizer));
     }
-    TRY(file_exists(path) ? STATUS_OK : install_known_template(q, tokenizer));
+    if (p->has_messages && !file_exists(path)) {
+        TRY(install_known_template(q, tokenizer));
+    }
     return file_exists(path) ? chat_open(q->tokenizer, tokenizer, out) : STATUS_OK;
 }
 
-/* An objective of this command. */
-struct preparation {
-    const char *name;
-    status (*run)(const struct prepare_options *options, struct prepare_report *out);
-    bool has_rows;     /* every input is rows, so --validation-input is allowed */
-    bool has_messages; /* --chat-template is allowed */
-    bool has_labels;   /* --labels is allowed */
-};
-
-static status find_preparation(const struct request *q, const struct preparation **out)
+static status raise_unknown_objective(const char *name)
 {
-    static const struct preparation table[] = {
-        {"clm", prepare_clm, false, false, false},
-        {"mlm", prepare_mlm, false, false, false},
-        {"sft", prepare_sft, true, true, false},
-        {"dpo", prepare_preferences, true, true, false},
-        {"seq2seq", prepare_seq2seq, true, false, false},
-        {"classify", prepare_classify, true, false, true},
-        {"regress", prepare_regress, true, false, false},
-        {"classify_tokens", prepare_classify_tokens, true, false, true},
-        {"answer", prepare_answer, true, false, false},
-        {"choose", prepare_choose, true, false, true},
-        {"embed", prepare_embed, true, false, false}};
-    for (int i = 0; i < COUNT(table); i++) {
-        if (strcmp(table[i].name, q->objective) == 0) {
-            REQUIRE(
-                table[i].has_rows || q->validation_inputs.count == 0, STATUS_USAGE,
-                "--validation-input cannot be used with --objective %s; use --validation-fraction",
-                q->objective);
-            REQUIRE(table[i].has_messages || q->chat_template == NULL, STATUS_USAGE,
-                    "--chat-template can only be used with --objective sft or dpo, not %s",
-                    q->objective);
-            REQUIRE(table[i].run == prepare_sft || !q->join_encoding, STATUS_USAGE,
-                    "--join-encoding can only be used with --objective sft, not %s", q->objective);
-            REQUIRE(table[i].run == prepare_clm || !q->append_eod, STATUS_USAGE,
-                    "--append-eod can only be used with --objective clm, not %s", q->objective);
-            REQUIRE(table[i].run == prepare_mlm || !q->sentence_order, STATUS_USAGE,
-                    "--sentence-order can only be used with --objective mlm, not %s", q->objective);
-            REQUIRE(table[i].has_labels || q->labels == NULL, STATUS_USAGE,
-                    "--labels cannot be used with --objective %s", q->objective);
-            *out = &table[i];
-            return STATUS_OK;
-        }
-    }
-    const char *need = foreign_find_missing(q->objective);
-    REQUIRE(need == NULL, STATUS_UNAVAILABLE, "--objective: " FOREIGN_MISSING, q->objective, need);
-    const char *names[COUNT(table)];
-    for (int i = 0; i < COUNT(table); i++) {
-        names[i] = table[i].name;
-    }
+    const char *need = foreign_find_missing(name);
+    REQUIRE(need == NULL, STATUS_UNAVAILABLE, "--objective: " FOREIGN_MISSING, name, need);
     static const char *const shared[][2] = {{"denoise", "clm"}, {"reward", "dpo"}};
     for (int i = 0; i < COUNT(shared); i++) {
-        REQUIRE(strcmp(q->objective, shared[i][0]) != 0, STATUS_USAGE,
-                "--objective %s: this objective is trained on the shards of --objective %s",
-                q->objective, shared[i][1]);
+        REQUIRE(strcmp(name, shared[i][0]) != 0, STATUS_USAGE,
+                "--objective %s: this objective is trained on the shards of --objective %s", name,
+                shared[i][1]);
     }
-    int nearest = text_nearest(q->objective, names, COUNT(table));
-    RAISE(STATUS_USAGE, "--objective %s: must be one of " OBJECTIVES "%s%s%s", q->objective,
+    const char *names[COUNT(preparations)], *synonym = recipe_find_synonym(name);
+    for (int i = 0; i < COUNT(preparations); i++) {
+        names[i] = preparations[i].name;
+    }
+    int nearest = text_nearest(synonym != NULL ? synonym : name, names, COUNT(preparations));
+    RAISE(STATUS_USAGE, "--objective %s: must be one of " OBJECTIVES "%s%s%s", name,
           nearest >= 0 ? "; did you mean '" : "", nearest >= 0 ? names[nearest] : "",
           nearest >= 0 ? "'?" : "");
 }
 
-/* Returns --sequence-length or its default; 0 for objectives that use no length. */
-static int64_t get_sequence_length(const struct request *q)
+static status find_preparation(const char *name, const struct preparation **out)
 {
-    bool is_unlimited = strcmp(q->objective, "clm") == 0 || strcmp(q->objective, "sft") == 0;
-    int64_t default_length = is_unlimited                           ? 0
-                             : strcmp(q->objective, "dpo") == 0     ? PAIR_LENGTH
-                             : strcmp(q->objective, "answer") == 0  ? WINDOW_LENGTH
-                             : strcmp(q->objective, "seq2seq") == 0 ? SOURCE_LENGTH
-                                                                    : SEQUENCE_LENGTH;
-    return q->sequence_length > 0 ? q->sequence_length : default_length;
+    for (int i = 0; i < COUNT(preparations); i++) {
+        if (strcmp(preparations[i].name, name) == 0) {
+            *out = &preparations[i];
+            return STATUS_OK;
+        }
+    }
+    return raise_unknown_objective(name);
+}
+
+/* Refuses options of other objectives. */
+static status check_options(const struct request *q, const struct preparation *p)
+{
+    REQUIRE(p->has_rows || q->validation_inputs.count == 0, STATUS_USAGE,
+            "--validation-input cannot be used with --objective %s; use --validation-fraction",
+            p->name);
+    REQUIRE(p->has_messages || q->chat_template == NULL, STATUS_USAGE,
+            "--chat-template can only be used with --objective sft or dpo, not %s", p->name);
+    REQUIRE(p->run == prepare_sft || !q->join_encoding, STATUS_USAGE,
+            "--join-encoding can only be used with --objective sft, not %s", p->name);
+    REQUIRE(p->run == prepare_sft || !q->encoder_decoder, STATUS_USAGE,
+            "--encoder-decoder can only be used with --objective sft, not %s", p->name);
+    REQUIRE(!q->encoder_decoder || !q->join_encoding, STATUS_USAGE,
+            "--join-encoding cannot be used with --encoder-decoder: source and target are encoded "
+            "separately");
+    REQUIRE(p->run == prepare_sft || q->templates == NULL, STATUS_USAGE,
+            "--templates can only be used with --objective sft, not %s", p->name);
+    REQUIRE(p->run == prepare_clm || !q->append_eod, STATUS_USAGE,
+            "--append-eod can only be used with --objective clm, not %s", p->name);
+    REQUIRE(p->run == prepare_mlm || !q->sentence_order, STATUS_USAGE,
+            "--sentence-order can only be used with --objective mlm, not %s", p->name);
+    REQUIRE(p->has_labels || q->labels == NULL, STATUS_USAGE,
+            "--labels cannot be used with --objective %s", p->name);
+    if (p->run == prepare_clm && q->sequence_length > 0) {
+        log_warning("UNUSED-SETTING", "--sequence-length has no effect with --objective clm: the "
+                                      "shards fit any data.sequence_length of a recipe");
+    }
+    return STATUS_OK;
 }
 
 /* Checks that files of sources and targets belong together and replace other inputs. */
@@ -348,16 +379,18 @@ static status check_aligned_files(const char *source_option, const char *target_
 }
 
 /* Checks the options of sources and targets. */
-static status check_seq2seq(const struct request *q)
+static status check_seq2seq(const struct request *q, const struct preparation *p)
 {
-    bool has_option = q->sources.count > 0 || q->targets.count > 0 ||
-                      q->validation_sources.count > 0 || q->validation_targets.count > 0 ||
-                      q->source_language != NULL || q->target_language != NULL ||
-                      q->source_prefix != NULL;
-    REQUIRE(!has_option || strcmp(q->objective, "seq2seq") == 0, STATUS_USAGE,
+    bool has_lines = q->sources.count > 0 || q->targets.count > 0 ||
+                     q->validation_sources.count > 0 || q->validation_targets.count > 0;
+    bool has_language = q->source_language != NULL || q->target_language != NULL;
+    REQUIRE(p->run == prepare_seq2seq ||
+                ((!has_lines || q->templates != NULL) && (!has_language || q->encoder_decoder) &&
+                 q->source_prefix == NULL),
+            STATUS_USAGE,
             "--source, --target, --validation-source, --validation-target, --source-lang, "
             "--target-lang and --source-prefix can only be used with --objective seq2seq, not %s",
-            q->objective);
+            p->name);
     REQUIRE((q->source_language != NULL) == (q->target_language != NULL), STATUS_USAGE,
             "give both --source-lang and --target-lang, or neither");
     TRY(check_aligned_files("--source", "--target", &q->sources, &q->targets, "--input",
@@ -384,9 +417,9 @@ static bool has_random_split(const struct request *q, const struct preparation *
 }
 
 static status run_preparation(const struct request *q, const struct preparation *p,
-                              const struct tokenizer *tokenizer, const struct chat_template *chat)
+                              const struct tokenizer *tokenizer, const struct chat_template *chat,
+                              struct instruction_templates *templates)
 {
-    bool is_mlm = strcmp(q->objective, "mlm") == 0;
     const struct option_list *inputs = get_inputs(q), *validation_inputs = get_validation_inputs(q);
     struct prepare_label_counts labels = {0};
     struct row_format format = {.delimiter = parse_delimiter(q->delimiter)};
@@ -405,11 +438,13 @@ static status run_preparation(const struct request *q, const struct preparation 
         .source_prefix = q->source_prefix,
         .chat_template = chat,
         .output = q->output,
-        .document_unit = parse_documents(q->documents != NULL ? q->documents
-                                         : is_mlm             ? "paragraph"
-                                                              : "file"),
+        .document_unit = parse_documents(q->documents != NULL    ? q->documents
+                                         : p->run == prepare_mlm ? "paragraph"
+                                                                 : "file"),
         .sentence_rule = parse_sentences(q->sentences),
-        .sequence_tokens = get_sequence_length(q),
+        .sequence_tokens = q->sequence_length > 0 ? q->sequence_length
+                           : q->encoder_decoder   ? SOURCE_LENGTH
+                                                  : p->sequence_length,
         .short_fraction = q->short_fraction,
         .pair_seed = (uint64_t)q->seed,
         .sentence_order = q->sentence_order,
@@ -422,6 +457,8 @@ static status run_preparation(const struct request *q, const struct preparation 
         .labels = q->labels,
         .label_counts = &labels,
         .join_encoding = q->join_encoding,
+        .encoder_decoder = q->encoder_decoder,
+        .templates = templates,
         .append_eod = q->append_eod,
     };
     struct prepare_report report;
@@ -465,19 +502,30 @@ static status run_prepare(struct request *q)
 {
     struct tokenizer *tokenizer;
     struct chat_template *chat = NULL;
-    const struct preparation *preparation = NULL;
-    TRY(check_seq2seq(q)); /* before any file is read or written */
-    TRY(find_preparation(q, &preparation));
+    struct instruction_templates *templates = NULL;
+    const struct preparation *p = NULL;
+    TRY(find_preparation(q->objective, &p)); /* before any file is read or written */
+    TRY(check_options(q, p));
+    TRY(check_seq2seq(q, p));
     REQUIRE(get_inputs(q)->count > 0 || get_validation_inputs(q)->count > 0, STATUS_USAGE,
             "--input FILE... is missing; usage: " USAGE);
     TRY(find_labels(q));
     REQUIRE(q->split == NULL || q->shuffle_split < 0 || strcmp(q->split, "random") == 0,
-            STATUS_USAGE, "--shuffle-split is the seed of --split random; leave one of them out");
+            STATUS_USAGE,
+            "--shuffle-split is the seed of --split random, but --split is %s; remove one of them",
+            q->split);
     TRY(tokenizer_open(q->tokenizer, &tokenizer));
-    status result = open_template(q, tokenizer, &chat);
-    if (result == STATUS_OK) {
-        result = run_preparation(q, preparation, tokenizer, chat);
+    status result = open_template(q, p, tokenizer, &chat);
+    if (result == STATUS_OK && q->templates != NULL) {
+        result = instruction_templates_create((uint64_t)q->seed, chat != NULL, &templates);
     }
+    if (result == STATUS_OK && templates != NULL) {
+        result = instruction_file_read(q->templates, templates);
+    }
+    if (result == STATUS_OK) {
+        result = run_preparation(q, p, tokenizer, chat, templates);
+    }
+    instruction_templates_destroy(&templates);
     chat_close(&chat);
     KEEP_FIRST(result, tokenizer_destroy(&tokenizer));
     return result;

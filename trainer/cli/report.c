@@ -1,14 +1,12 @@
 /* bireme report: writes a page or a picture of one run or several runs. */
-#include <ctype.h>
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 
 #include "base/file.h"
 #include "base/log.h"
 #include "base/memory.h"
+#include "base/terminal.h"
 #include "trainer/cli/command.h"
 #include "trainer/cli/options.h"
 #include "trainer/logging/report/chart.h"
@@ -37,10 +35,7 @@ static status write_output(const struct history *runs, int count, const char *fi
         result = RAISE_STATUS(STATUS_INTERNAL, "out of memory for %s", output);
     }
     if (result == STATUS_OK && strcmp(output, "-") == 0) {
-        bool written = fwrite(text, 1, bytes, stdout) == bytes && fflush(stdout) == 0;
-        result = written ? STATUS_OK
-                         : RAISE_STATUS(STATUS_WRITE, "cannot write to standard output: %s",
-                                        strerror(errno));
+        result = terminal_flush(fwrite(text, 1, bytes, stdout) == bytes);
     } else if (result == STATUS_OK) {
         result = file_write(output, text, bytes);
     }
@@ -56,8 +51,7 @@ static status predict_run(const struct cluster *cluster, const char *folder, str
     struct plan plan;
     struct prediction prediction;
     int ranks = (int)json_integer_value(json_object_get(run->start, "ranks"));
-    REQUIRE(ranks > 0, STATUS_DATA, "%s/metrics.jsonl has no line \"start\" with the ranks",
-            folder);
+    REQUIRE(ranks > 0, STATUS_DATA, "%s/metrics.jsonl has no line 'start' with the ranks", folder);
     TRY(file_join(path, folder, "recipe.yaml"));
     TRY(recipe_read(path, NULL, 0, &recipe));
     predict_choose_device(cluster, &recipe);
@@ -73,27 +67,13 @@ static status read_run(const char *folder, const struct cluster *cluster, struct
     return cluster != NULL ? predict_run(cluster, folder, run) : STATUS_OK;
 }
 
-/* Refuses names like page.png: a reader would expect another format. */
 static status check_suffix(const char *output, const char *field)
 {
-    static const char *const page[] = {".html", ".htm", ".xhtml"}, *const plot[] = {".svg"};
-    const char *const *valid = field != NULL ? plot : page;
-    int count = field != NULL ? COUNT(plot) : COUNT(page);
-    const char *slash = strrchr(output, '/'), *name = slash != NULL ? slash + 1 : output;
-    const char *suffix = strrchr(name, '.');
-    if (suffix == NULL || suffix == name || !isalpha((unsigned char)suffix[1])) {
-        return STATUS_OK;
-    }
-    for (int i = 0; i < count; i++) {
-        if (strcasecmp(suffix, valid[i]) == 0) {
-            return STATUS_OK;
-        }
-    }
-    RAISE(STATUS_USAGE, "--output %s: %s; give the file a name that ends with %s%s", output,
-          field != NULL ? "--plot writes an SVG picture" : "a report is an HTML page", valid[0],
-          field == NULL && strcasecmp(suffix, ".svg") == 0
-              ? ", or choose a field with --plot, for example --plot loss"
-              : "");
+    static const char *const pictures[] = {".svg"};
+    return field != NULL ? report_check_suffix(output, pictures, COUNT(pictures),
+                                               "--plot writes an SVG picture")
+                         : report_check_suffix(output, report_page_suffixes, REPORT_PAGE_SUFFIXES,
+                                               "a report without --plot FIELD is an HTML page");
 }
 
 static status write_report(char **folders, int count, const char *field, const char *cluster_path,
@@ -109,8 +89,8 @@ static status write_report(char **folders, int count, const char *field, const c
         result = cluster_read(cluster_path, &cluster);
     }
     TRY(result);
-    struct history *runs = calloc((size_t)count, sizeof *runs);
-    REQUIRE(runs != NULL, STATUS_INTERNAL, "out of memory for %d runs", count);
+    struct history *runs = NULL;
+    TRY(ALLOCATE(runs, count, "runs"));
     for (; read < count && result == STATUS_OK; read++) {
         result = read_run(folders[read], cluster_path != NULL ? &cluster : NULL, &runs[read]);
     }
@@ -126,7 +106,6 @@ static status write_report(char **folders, int count, const char *field, const c
 
 status command_report(int argc, char **argv)
 {
-    bool help = false;
     const char *output = NULL, *field = NULL, *cluster = NULL;
     const struct option table[] = {
         {"output", OPTION_TEXT, &output, "FILE", OPTION_REQUIRED,
@@ -143,18 +122,17 @@ status command_report(int argc, char **argv)
             "Writes a page about a run, or a comparison of several runs: curves of the loss and of "
             "all metrics, speed, memory, the last validation with a table of labels and a "
             "confusion matrix, samples, warnings and settings. The page is one file that loads "
-            "nothing "
-            "from the network. With --plot, writes a picture of one field, such as loss.",
+            "nothing from the network. With --plot, writes a picture of one field, such as loss.",
         .table = table,
         .count = COUNT(table),
+        .examples = "bireme report runs/mine --output mine.html\n"
+                    "bireme report runs/mine runs/slower \\\n"
+                    "    --plot loss --output loss.svg",
         .operand_name = "RUN_DIR",
         .operands_min = 1,
         .operands_max = CHART_CURVES_MAX / 2,
     };
-    TRY(options_parse(&options, argc, argv, &help));
-    if (help) {
-        return STATUS_OK;
-    }
+    OPTIONS_PARSE(&options, argc, argv);
     TRY(write_report(options.operands, options.operand_count, field, cluster, output));
     if (strcmp(output, "-") != 0) {
         log_info("%s", output);

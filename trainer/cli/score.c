@@ -11,7 +11,7 @@
 #include "datasets/chat/chat.h"
 #include "trainer/cli/batch_query.h"
 #include "trainer/cli/command.h"
-#include "trainer/cli/json_output.h"
+#include "trainer/cli/output/json_output.h"
 #include "trainer/formats/weights/open.h"
 #include "trainer/inference/log_likelihood.h"
 #include "trainer/inference/token_text.h"
@@ -43,8 +43,7 @@ static status check_length(const struct session *s, const struct token_list *ids
     return STATUS_OK;
 }
 
-/* Encodes a line as a prompt with its response. It ends with the end-of-text token, as in
- * training. */
+/* Encodes a line as a prompt with its response. The end-of-text token ends it, as in training. */
 static status encode_response(const struct session *s, const char *text, size_t bytes,
                               struct token_list *ids)
 {
@@ -245,7 +244,7 @@ static status open_model(struct score_state *state, struct comm *world,
     TRY(weights_require_tokenizer(s, q->checkpoint, "score"));
     TRY(open_template(state, ((const struct request *)q)->chat));
     REQUIRE(!state->prints_tokens || !state->is_reward_model, STATUS_USAGE,
-            "--tokens: a reward model has one reward for the whole line");
+            "--tokens: a reward model has one reward for the whole line; remove --tokens");
     return ALLOCATE(state->log_probabilities, model_get_config(s->model)->positions,
                     "the scores of a line");
 }
@@ -300,6 +299,10 @@ status command_score(int argc, char **argv)
                        "tokens.",
         .table = table,
         .count = COUNT(table),
+        .examples = "echo 'the License' |\n"
+                    "    bireme score --checkpoint runs/mine --tokens\n"
+                    "bireme score --checkpoint runs/mine_reward --chat \\\n"
+                    "    conversations.jsonl",
         .operand_name = "FILE",
         .operands_max = 1,
     };

@@ -49,6 +49,9 @@ status command_serve(int argc, char **argv)
             "running answers.",
         .table = table,
         .count = COUNT(table),
+        .examples = "bireme serve --checkpoint runs/mine --port 8000\n"
+                    "bireme serve --checkpoint runs/mine_sft --host 0.0.0.0 \\\n"
+                    "    --api-key-file key.txt",
     };
     TRY(options_parse(&options, argc, argv, &help));
     o.overrides = overrides.items;

@@ -15,6 +15,7 @@
 #include "base/input/line_reader.h"
 #include "base/log.h"
 #include "base/memory.h"
+#include "base/terminal.h"
 #include "base/text.h"
 #include "base/text_buffer.h"
 #include "datasets/tokenizer/tokenizer.h"
@@ -26,8 +27,19 @@
 #define WORKERS_MAX 256
 #define SPECIAL_TOKENS_MAX 1024
 
+#define TRAIN_EXAMPLE                                                                              \
+    "bireme tokenizer train --vocab-size 4096 \\\n"                                                \
+    "    --input corpus/*.txt --output data/mine/tokenizer"
+#define ENCODE_EXAMPLE                                                                             \
+    "echo 'the quick brown fox' |\n"                                                               \
+    "    bireme tokenizer encode \\\n"                                                             \
+    "    --tokenizer data/mine/tokenizer"
+#define DECODE_EXAMPLE                                                                             \
+    "bireme tokenizer decode \\\n"                                                                 \
+    "    --tokenizer data/mine/tokenizer ids.txt"
+
 /* Settings of a run. */
-struct job {
+struct tokenizer_job {
     const struct tokenizer *tokenizer;
     bool decode;
     bool special;            /* encode: recognize special tokens; decode: write them */
@@ -40,7 +52,7 @@ struct job {
 
 /* The lines of a batch for one worker. */
 struct worker_range {
-    const struct job *job;
+    const struct tokenizer_job *job;
     const char *text;
     size_t bytes;
     int64_t first_line;
@@ -68,7 +80,7 @@ static size_t format_id(char *out, int32_t id)
 
 static status encode_text(struct worker_range *range, const char *line, size_t bytes)
 {
-    const struct job *job = range->job;
+    const struct tokenizer_job *job = range->job;
     if (!job->add_special_tokens && !job->pair) {
         return tokenizer_encode(job->tokenizer, line, bytes, job->special, &range->ids);
     }
@@ -219,8 +231,8 @@ static status write_output(struct worker_range *ranges, int workers)
         struct worker_range *range = &ranges[i];
         TRY(status_restore(&range->note));
         size_t bytes = range->out.count; /* out.bytes is NULL if it is 0 */
-        REQUIRE(bytes == 0 || fwrite(range->out.bytes, 1, bytes, stdout) == bytes, STATUS_WRITE,
-                "cannot write to standard output: %s", strerror(errno));
+        bool written = bytes == 0 || fwrite(range->out.bytes, 1, bytes, stdout) == bytes;
+        TRY(written ? STATUS_OK : terminal_flush(false));
     }
     return STATUS_OK;
 }
@@ -255,8 +267,8 @@ static size_t find_last_line_end(const struct text_buffer *in)
 }
 
 /* Reads about BATCH_BYTES more, and continues until the buffer contains the end of a line. */
-static status read_batch(FILE *file, const struct job *job, int64_t line, struct text_buffer *in,
-                         bool *ended)
+static status read_batch(FILE *file, const struct tokenizer_job *job, int64_t line,
+                         struct text_buffer *in, bool *ended)
 {
     do {
         REQUIRE(job->whole || in->count <= LINE_READER_MAX_BYTES, STATUS_DATA,
@@ -272,7 +284,7 @@ static status read_batch(FILE *file, const struct job *job, int64_t line, struct
     return STATUS_OK;
 }
 
-static status process_file(FILE *file, const struct job *job, struct worker_range *ranges,
+static status process_file(FILE *file, const struct tokenizer_job *job, struct worker_range *ranges,
                            int workers)
 {
     struct text_buffer in = {0};
@@ -289,17 +301,16 @@ static status process_file(FILE *file, const struct job *job, struct worker_rang
         memmove(in.bytes, in.bytes + bytes, in.count - bytes);
         in.count -= bytes;
     }
-    REQUIRE_GOTO(result, done, fflush(stdout) == 0, STATUS_WRITE,
-                 "cannot write to standard output: %s", strerror(errno));
+    result = terminal_flush(true);
 done:
     text_buffer_free(&in);
     return result;
 }
 
-static status process_with_workers(FILE *file, const struct job *job, int workers)
+static status process_with_workers(FILE *file, const struct tokenizer_job *job, int workers)
 {
-    struct worker_range *ranges = calloc((size_t)workers, sizeof *ranges);
-    REQUIRE(ranges != NULL, STATUS_INTERNAL, "out of memory for %d workers", workers);
+    struct worker_range *ranges = NULL;
+    TRY(ALLOCATE(ranges, workers, "workers"));
     for (int i = 0; i < workers; i++) {
         ranges[i].job = job;
     }
@@ -316,7 +327,7 @@ struct job_request {
     const char *folder;
     int64_t workers;
     bool has_file; /* false: standard input */
-    struct job job;
+    struct tokenizer_job job;
 };
 
 static status parse_job(struct job_request *q, int argc, char **argv, bool *help)
@@ -351,6 +362,10 @@ static status parse_job(struct job_request *q, int argc, char **argv, bool *help
                                        "a line of space-separated ids.",
                               table,
                               decode ? 3 : 7,
+                              decode ? DECODE_EXAMPLE
+                                     : ENCODE_EXAMPLE
+                                  "\nbireme tokenizer encode --tokenizer data/mine/tokenizer \\\n"
+                                  "    --tokens lines.txt",
                               .operand_name = "FILE",
                               .operands_max = 1};
     TRY(options_parse(&options, argc, argv, help));
@@ -413,8 +428,8 @@ static status add_listed_token(const char *list, char *token, struct special_tok
 {
     REQUIRE(token[0] != '\0', STATUS_USAGE,
             "--special-tokens %s: an empty token; separate tokens by single commas", list);
-    REQUIRE(out->count < SPECIAL_TOKENS_MAX, STATUS_USAGE, "--special-tokens: more than %d",
-            SPECIAL_TOKENS_MAX);
+    REQUIRE(out->count < SPECIAL_TOKENS_MAX, STATUS_USAGE,
+            "--special-tokens: more than %d tokens; shorten the list", SPECIAL_TOKENS_MAX);
     for (int i = 0; i < COUNT(special_sets); i++) {
         REQUIRE(strcmp(token, special_sets[i]) != 0, STATUS_USAGE,
                 "--special-tokens %s: '%s' must be the only name; listed tokens come after the "
@@ -495,7 +510,7 @@ static status parse_training(struct training_request *q, int argc, char **argv, 
         {"vocab-size", OPTION_INTEGER, &q->vocab_size, "N", NULL,
          "maximum vocabulary size (required except for char)", .min = 1, .max = 1 << 24},
         {"input", OPTION_LIST, &q->inputs, "FILE...", OPTION_REQUIRED,
-         "training text: plain text, or *.jsonl (field \"text\"), or tables with --columns; "
+         "training text: plain text, or *.jsonl (field 'text'), or tables with --columns; "
          "compressed too (.gz, .zst, .xz, .bz2); - is standard input",
          .choices = NULL},
         {"output", OPTION_TEXT, &q->output, "DIR", OPTION_REQUIRED,
@@ -505,7 +520,7 @@ static status parse_training(struct training_request *q, int argc, char **argv, 
         {"columns", OPTION_TEXT, &q->columns, "text=COLUMN", NULL,
          "column of *.csv and *.tsv, or field of *.jsonl, that holds the text"},
         {"special-tokens", OPTION_TEXT, &q->special_tokens, "NAMES", "usual",
-         "usual, roberta, or a list A,B,C. usual: <|endoftext|> for bpe, those of BERT for "
+         "usual, roberta, or a list A,B,C. usual: <|endoftext|> for bpe, BERT's for "
          "wordpiece, <unk> <s> </s> for unigram, none for char. roberta: <s> <pad> </s> <unk> "
          "<mask>, for bpe. A list: the usual tokens and then these, for example --special-tokens "
          "'<|im_start|>,<|im_end|>'"},
@@ -514,7 +529,10 @@ static status parse_training(struct training_request *q, int argc, char **argv, 
                               "[options]",
                               "Trains a tokenizer and writes DIR/tokenizer.json in the format of "
                               "the Hugging Face tokenizers library.",
-                              table, COUNT(table), .operand_name = NULL};
+                              table, COUNT(table),
+                              TRAIN_EXAMPLE "\nbireme tokenizer train --type wordpiece \\\n"
+                                            "    --vocab-size 4096 --input corpus/*.txt \\\n"
+                                            "    --output data/bert/tokenizer"};
     return options_parse(&options, argc, argv, help);
 }
 
@@ -580,12 +598,12 @@ static status train_tokenizer(int argc, char **argv)
 status command_tokenizer(int argc, char **argv)
 {
     int choice = -1;
-    TRY(options_select_subcommand("bireme tokenizer train|encode|decode [options]",
-                                  "train|encode|decode",
-                                  "  train    train a tokenizer on text files\n"
-                                  "  encode   convert lines of text to lines of token ids\n"
-                                  "  decode   convert lines of token ids to lines of text",
-                                  argc, argv, &choice));
+    TRY(options_select_subcommand(
+        "bireme tokenizer train|encode|decode [options]", "train|encode|decode",
+        "  train    train a tokenizer on text files\n"
+        "  encode   convert lines of text to lines of token ids\n"
+        "  decode   convert lines of token ids to lines of text",
+        TRAIN_EXAMPLE "\n" ENCODE_EXAMPLE "\n" DECODE_EXAMPLE, argc, argv, &choice));
     if (choice < 0) {
         return STATUS_OK;
     }

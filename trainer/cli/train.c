@@ -3,10 +3,10 @@
 
 #include "trainer/cli/command.h"
 #include "trainer/cli/options.h"
+#include "trainer/cli/start_line.h"
 #include "trainer/setup/stop_signal.h"
 #include "trainer/train/loop.h"
 #include "trainer/train/planner/memory_check.h"
-#include "trainer/train/planner/start_line.h"
 #include "trainer/train/summary.h"
 
 static status run_job(const struct job_options *options, struct comm *world, struct job *job)
@@ -29,7 +29,6 @@ static status run_job(const struct job_options *options, struct comm *world, str
 status command_train(int argc, char **argv)
 {
     const char *resume = NULL;
-    bool help = false;
     const struct option table[] = {
         {"resume", OPTION_TEXT, &resume, "auto|never|PATH", "auto",
          "auto: resume from the newest valid checkpoint, or start from scratch if there is none; "
@@ -43,14 +42,14 @@ status command_train(int argc, char **argv)
             "setting can be overridden on the command line: section.key=value.",
         .table = table,
         .count = 1,
+        .examples = "bireme train recipes/mine.yaml\n"
+                    "mpirun -np 2 bireme train recipes/mine.yaml \\\n"
+                    "    optimizer.learning_rate=3e-4 run_dir=runs/slower",
         .operand_name = "RECIPE.yaml",
         .operands_min = 1,
         .operands_max = -1,
     };
-    TRY(options_parse(&options, argc, argv, &help));
-    if (help) {
-        return STATUS_OK;
-    }
+    OPTIONS_PARSE(&options, argc, argv);
     bool is_word = strcmp(resume, "yes") == 0 || strcmp(resume, "true") == 0;
     REQUIRE(!is_word, STATUS_USAGE, "--resume %s: use auto, never or a PATH; auto is the default",
             resume);

@@ -12,7 +12,7 @@
 #include "datasets/rows/text_lines.h"
 #include "trainer/cli/batch_query.h"
 #include "trainer/cli/command.h"
-#include "trainer/cli/json_output.h"
+#include "trainer/cli/output/json_output.h"
 #include "trainer/formats/weights/open.h"
 #include "trainer/inference/generation_config.h"
 #include "trainer/inference/prediction/text_input.h"
@@ -68,8 +68,8 @@ static status print_output(const struct query *q, const char *source,
 {
     char *text = NULL, *line = NULL;
     size_t bytes = 0;
-    TRY(tokenizer_decode(q->session.tokenizer, output->tokens.ids, output->tokens.count, true,
-                         &text, &bytes));
+    TRY(tokenizer_decode(tokenizer_target(q->session.tokenizer), output->tokens.ids,
+                         output->tokens.count, true, &text, &bytes));
     status result = make_line(text, bytes, &line);
     if (result == STATUS_OK && q->request.json) {
         result = print_json(source, output, line);
@@ -107,12 +107,15 @@ static status generate_targets(struct query *q, struct token_list *sources, int6
 static status flush_buffer(struct query *q)
 {
     size_t count = (size_t)q->count + 1;
-    struct token_list *sources = calloc(count, sizeof *sources);
-    int64_t *lines = calloc(count, sizeof *lines);
-    struct generate_output *outputs = calloc(count, sizeof *outputs);
-    status result = sources != NULL && lines != NULL && outputs != NULL
-                        ? generate_targets(q, sources, lines, outputs)
-                        : RAISE_STATUS(STATUS_INTERNAL, "out of memory for %zu lines", count);
+    struct token_list *sources = NULL;
+    int64_t *lines = NULL;
+    struct generate_output *outputs = NULL;
+    status result = ALLOCATE(sources, count, "lines");
+    KEEP_FIRST(result, ALLOCATE(lines, count, "lines"));
+    KEEP_FIRST(result, ALLOCATE(outputs, count, "lines"));
+    if (result == STATUS_OK) {
+        result = generate_targets(q, sources, lines, outputs);
+    }
     for (size_t i = 0; outputs != NULL && i < count; i++) {
         token_list_free(&outputs[i].tokens);
     }
@@ -172,7 +175,7 @@ static status open_session(struct query *q, struct comm *world)
     const struct generation_context context = {
         .vocabulary = model_get_config(s->model)->vocabulary,
         .positions = model_get_config(s->model)->positions,
-        .end_token = tokenizer_eos(s->tokenizer),
+        .end_token = tokenizer_eos(tokenizer_target(s->tokenizer)),
         .max_new_tokens = NEW_TOKENS,
     };
     TRY(generation_config_complete(s->tokenizer_dir, &context, &q->options));
@@ -210,17 +213,18 @@ static status run_query(const struct batch_query_request *request)
     return result;
 }
 
-static status run_command(const char *usage, const char *description, int argc, char **argv)
+static status run_command(const char *usage, const char *description, const char *examples,
+                          int argc, char **argv)
 {
     struct query q = {.options = generation_config_unset()};
     struct generate_options *o = &q.options;
     const struct option table[] = {
         BATCH_QUERY_COLUMNS(&q.request, "source"),
         {"source-prefix", OPTION_TEXT, &q.source.prefix, "TEXT", NULL,
-         "text before each source, for example \"translate English to Spanish: \""},
+         "text before each source, for example 'translate English to Spanish: '"},
         {"source-lang", OPTION_TEXT, &q.source.from, "CODE", NULL,
          "language of the sources, for example en_XX, of a model with language tokens "
-         "(default: that of its tokenizer.json)"},
+         "(default: the one in its tokenizer.json)"},
         {"target-lang", OPTION_TEXT, &q.source.to, "CODE", NULL,
          "language of the targets: es_XX of a model with language tokens, or es of one with "
          "tokens such as >>es<<"},
@@ -251,6 +255,7 @@ static status run_command(const char *usage, const char *description, int argc, 
                                     .description = description,
                                     .table = table,
                                     .count = COUNT(table),
+                                    .examples = examples,
                                     .operand_name = "FILE",
                                     .operands_max = 1};
     return batch_query_run_command(&options, true, argc, argv, &q.request, run_query);
@@ -264,13 +269,19 @@ static status run_command(const char *usage, const char *description, int argc, 
 status command_translate(int argc, char **argv)
 {
     return run_command("bireme translate --checkpoint DIR [FILE]",
-                       "Translates each line of a file with an encoder-decoder.\n" SETTINGS, argc,
-                       argv);
+                       "Translates each line of a file with an encoder-decoder.\n" SETTINGS,
+                       "bireme translate --checkpoint runs/pairs pairs.en >out.txt\n"
+                       "bireme translate --checkpoint models/t5 --num-beams 4 \\\n"
+                       "    --source-prefix 'translate English to German: ' \\\n"
+                       "    pairs.en",
+                       argc, argv);
 }
 
 status command_summarize(int argc, char **argv)
 {
     return run_command("bireme summarize --checkpoint DIR [FILE]",
-                       "Summarizes each line of a file with an encoder-decoder.\n" SETTINGS, argc,
-                       argv);
+                       "Summarizes each line of a file with an encoder-decoder.\n" SETTINGS,
+                       "bireme summarize --checkpoint models/bart \\\n"
+                       "    --num-beams 4 articles.txt",
+                       argc, argv);
 }

@@ -1,9 +1,9 @@
-/* The tokenizers of BLEU, equal to those of sacreBLEU.
+/* The tokenizers of BLEU. They give the same tokens as sacreBLEU.
  *
  *   13a    mteval-v13a of WMT: separates ASCII punctuation and symbols, but keeps numbers whole
  *   intl   mteval-v14 with international tokenization: the same for all punctuation of Unicode
  *   char   each character is a token
- *   none   the text is tokenized already
+ *   none   the text is already tokenized
  *
  * A tokenizer separates tokens by white space. It ignores white space at the end of a text.
  *

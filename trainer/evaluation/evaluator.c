@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "trainer/evaluation/scores.h"
 #include "trainer/evaluation/squad.h"
 
@@ -14,7 +15,10 @@ struct prediction {
     double predicted, target;
 };
 
-enum { LABEL_NAME_BYTES = 96, SUPPORT = 3, LABEL_METRICS, CELL_BYTES = 24 /* a count and "],[" */ };
+enum { LABEL_NAME_BYTES = 96, CELL_BYTES = 24 /* a count and "],[" */ };
+
+/* The metrics of a label. evaluate.metric can name the first three. */
+enum { LABEL_PRECISION, LABEL_RECALL, LABEL_F1, LABEL_SUPPORT, LABEL_METRICS };
 
 struct evaluator {
     struct objective_sink sink;
@@ -29,14 +33,17 @@ struct evaluator {
     /* regression: values[count] of this rank, after evaluator_end of all ranks */
     struct prediction *values;
     int64_t count, capacity;
-    struct squad *squad;  /* question answering; else NULL */
-    double first, second; /* Pearson and Spearman, or exact match and F1 */
+    struct squad *squad; /* question answering; else NULL */
+    double scores[2];    /* Pearson and Spearman, or exact match and F1 */
 };
 
 static const char *const class_metric_names[] = {
     "f1_macro",        "f1_micro",     "f1_weighted",  "precision_macro",
     "precision_micro", "recall_macro", "recall_micro", NULL};
-static const char *const label_metrics[LABEL_METRICS] = {"precision", "recall", "f1", "support"};
+static const char *const label_metrics[LABEL_METRICS] = {[LABEL_PRECISION] = "precision",
+                                                         [LABEL_RECALL] = "recall",
+                                                         [LABEL_F1] = "f1",
+                                                         [LABEL_SUPPORT] = "support"};
 static const char *const correlation_names[] = {"pearson", "spearman", NULL};
 static const char *const answer_metric_names[] = {"exact_match", "f1", NULL};
 static const char *const empty_names[] = {NULL};
@@ -82,14 +89,7 @@ static status count_labels(void *user, const struct objective_example *e)
 
 static status add_value(struct evaluator *ev, int64_t sample, double predicted, double target)
 {
-    if (ev->count == ev->capacity) {
-        int64_t capacity = 2 * ev->capacity + 1024;
-        struct prediction *values = realloc(ev->values, (size_t)capacity * sizeof *values);
-        REQUIRE(values != NULL, STATUS_INTERNAL, "out of memory for %" PRId64 " predictions",
-                capacity);
-        ev->values = values;
-        ev->capacity = capacity;
-    }
+    TRY(RESERVE(ev->values, ev->capacity, ev->count + 1, "predictions"));
     ev->values[ev->count++] = (struct prediction){sample, predicted, target};
     return STATUS_OK;
 }
@@ -128,7 +128,7 @@ bool evaluator_is_label_metric(enum recipe_objective objective, const struct lab
     const char *dot = strchr(name, '.');
     char expected[LABEL_NAME_BYTES];
     bool found = false;
-    for (int m = 0; m < SUPPORT && dot != NULL && has_label_metrics(objective); m++) {
+    for (int m = 0; m < LABEL_SUPPORT && dot != NULL && has_label_metrics(objective); m++) {
         size_t bytes = strlen(label_metrics[m]);
         found = found || ((size_t)(dot - name) == bytes && dot[1] != '\0' &&
                           memcmp(name, label_metrics[m], bytes) == 0);
@@ -138,7 +138,7 @@ bool evaluator_is_label_metric(enum recipe_objective objective, const struct lab
     }
     found = false;
     for (int l = 0; l < labels->count && labels->count <= EVALUATOR_LABELS_REPORTED; l++) {
-        for (int m = 0; m < SUPPORT; m++) {
+        for (int m = 0; m < LABEL_SUPPORT; m++) {
             write_label_name(label_metrics[m], labels->names[l], expected);
             found = found || strcmp(name, expected) == 0;
         }
@@ -149,17 +149,13 @@ bool evaluator_is_label_metric(enum recipe_objective objective, const struct lab
 static status create_counts(struct evaluator *ev, const struct labels *names)
 {
     ev->labels = names->count;
-    ev->counts = calloc((size_t)names->count + 1, sizeof *ev->counts);
-    ev->names = calloc((size_t)names->count + 1, sizeof *ev->names);
-    REQUIRE(ev->counts != NULL && ev->names != NULL, STATUS_INTERNAL, "out of memory for %d labels",
-            names->count);
+    TRY(ALLOCATE(ev->counts, names->count + 1, "the counts of labels"));
+    TRY(ALLOCATE(ev->names, names->count + 1, "the names of labels"));
     if (names->count <= EVALUATOR_LABELS_REPORTED) {
         size_t cells = (size_t)names->count * (size_t)names->count;
-        ev->confusion = calloc(cells, sizeof *ev->confusion);
         ev->confusion_bytes = cells * CELL_BYTES + 3;
-        ev->confusion_text = malloc(ev->confusion_bytes);
-        REQUIRE(ev->confusion != NULL && ev->confusion_text != NULL, STATUS_INTERNAL,
-                "out of memory for the confusion matrix of %d labels", names->count);
+        TRY(ALLOCATE(ev->confusion, cells, "the confusion matrix"));
+        TRY(ALLOCATE(ev->confusion_text, ev->confusion_bytes, "the confusion matrix"));
     }
     for (int l = 0; l < names->count; l++) {
         for (int m = 0; m < LABEL_METRICS; m++) {
@@ -178,8 +174,8 @@ status evaluator_create(enum recipe_objective objective, const struct labels *na
     if (!labels && !answers && objective != OBJECTIVE_REGRESS) {
         return STATUS_OK;
     }
-    struct evaluator *ev = calloc(1, sizeof *ev);
-    REQUIRE(ev != NULL, STATUS_INTERNAL, "out of memory for metrics");
+    struct evaluator *ev = NULL;
+    TRY(ALLOCATE(ev, 1, "metrics"));
     ev->sink = (struct objective_sink){labels    ? count_labels
                                        : answers ? add_answer
                                                  : add_number,
@@ -235,10 +231,9 @@ static status sum_counts(struct evaluator *ev, struct comm *data)
 {
     int64_t cells = ev->confusion != NULL ? (int64_t)ev->labels * ev->labels : 0;
     int64_t count = 3 * (int64_t)ev->labels + cells;
-    double *sums = calloc((size_t)count + 1, sizeof *sums);
+    double *sums = NULL;
     status result = STATUS_OK;
-    REQUIRE_GOTO(result, agree, sums != NULL, STATUS_INTERNAL, "out of memory for %d labels",
-                 ev->labels);
+    TRY_GOTO(result, agree, ALLOCATE(sums, count + 1, "the counts of labels"));
     for (int32_t l = 0; l < ev->labels; l++) {
         sums[3 * l] = (double)ev->counts[l].correct;
         sums[3 * l + 1] = (double)ev->counts[l].predicted;
@@ -277,11 +272,11 @@ static int compare_samples(const void *a, const void *b)
 static status gather_values(struct evaluator *ev, struct comm *data)
 {
     int ranks = comm_size(data);
-    double *counts = calloc((size_t)ranks, sizeof *counts);
+    double *counts = NULL;
     struct prediction *local = NULL, *all = NULL;
     int64_t max_count = 0, count = 0;
     status result = STATUS_OK;
-    REQUIRE_GOTO(result, agree, counts != NULL, STATUS_INTERNAL, "out of memory for predictions");
+    TRY_GOTO(result, agree, ALLOCATE(counts, ranks, "predictions"));
     counts[comm_rank(data)] = (double)ev->count;
 agree:
     TRY_GOTO(result, done, comm_agree(data, result));
@@ -289,14 +284,12 @@ agree:
     for (int r = 0; r < ranks; r++) {
         max_count = (int64_t)counts[r] > max_count ? (int64_t)counts[r] : max_count;
     }
-    local = calloc((size_t)max_count + 1, sizeof *local);
-    all = calloc((size_t)(ranks * max_count) + 1, sizeof *all);
-    bool allocated = local != NULL && all != NULL;
-    TRY_GOTO(result, done,
-             comm_agree(
-                 data, allocated ? STATUS_OK
-                                 : RAISE_STATUS(STATUS_INTERNAL, "out of memory for predictions")));
-    memcpy(local, ev->values, (size_t)ev->count * sizeof *local);
+    result = ALLOCATE(local, max_count + 1, "predictions");
+    KEEP_FIRST(result, ALLOCATE(all, ranks * max_count + 1, "predictions"));
+    TRY_GOTO(result, done, comm_agree(data, result));
+    if (ev->count > 0) { /* else ev->values can be NULL */
+        memcpy(local, ev->values, (size_t)ev->count * sizeof *local);
+    }
     TRY_GOTO(result, done,
              comm_all_gather_bytes(data, all, local, (size_t)max_count * sizeof *local));
     for (int r = 0; r < ranks; r++) {
@@ -318,15 +311,15 @@ done:
 
 static status compute_correlations(struct evaluator *ev)
 {
-    double *predicted = calloc(2 * (size_t)ev->count + 1, sizeof *predicted);
-    REQUIRE(predicted != NULL, STATUS_INTERNAL, "out of memory for predictions");
+    double *predicted = NULL;
+    TRY(ALLOCATE(predicted, 2 * (size_t)ev->count + 1, "predictions"));
     double *target = predicted + ev->count;
     for (int64_t i = 0; i < ev->count; i++) {
         predicted[i] = ev->values[i].predicted;
         target[i] = ev->values[i].target;
     }
-    ev->first = scores_pearson(predicted, target, ev->count);
-    status result = scores_spearman(predicted, target, ev->count, &ev->second);
+    ev->scores[0] = scores_pearson(predicted, target, ev->count);
+    status result = scores_spearman(predicted, target, ev->count, &ev->scores[1]);
     free(predicted);
     return result;
 }
@@ -335,8 +328,8 @@ static status compute_answer_scores(struct evaluator *ev, struct comm *data)
 {
     struct scores_answer mean;
     TRY(squad_mean(ev->squad, data, &mean));
-    ev->first = mean.exact_match;
-    ev->second = mean.f1;
+    ev->scores[0] = mean.exact_match;
+    ev->scores[1] = mean.f1;
     return STATUS_OK;
 }
 
@@ -360,10 +353,13 @@ status evaluator_end(struct evaluator *ev, struct comm *data)
 static int write_label_fields(const struct evaluator *ev, int32_t label, struct metric *fields)
 {
     const struct scores_class *c = &ev->counts[label];
-    fields[0] = metric_number(ev->names[label][0], c->score.precision);
-    fields[1] = metric_number(ev->names[label][1], c->score.recall);
-    fields[2] = metric_number(ev->names[label][2], c->score.f1);
-    fields[3] = metric_integer(ev->names[label][3], c->support);
+    const double scores[LABEL_SUPPORT] = {[LABEL_PRECISION] = c->score.precision,
+                                          [LABEL_RECALL] = c->score.recall,
+                                          [LABEL_F1] = c->score.f1};
+    for (int m = 0; m < LABEL_SUPPORT; m++) {
+        fields[m] = metric_number(ev->names[label][m], scores[m]);
+    }
+    fields[LABEL_SUPPORT] = metric_integer(ev->names[label][LABEL_SUPPORT], c->support);
     return LABEL_METRICS;
 }
 
@@ -409,7 +405,8 @@ int evaluator_fields(const struct evaluator *ev, struct metric *fields)
         return write_class_fields(ev, fields);
     }
     const char *const *names = ev->squad != NULL ? answer_metric_names : correlation_names;
-    fields[0] = metric_number(names[0], ev->first);
-    fields[1] = metric_number(names[1], ev->second);
-    return 2;
+    for (int i = 0; i < COUNT(ev->scores); i++) {
+        fields[i] = metric_number(names[i], ev->scores[i]);
+    }
+    return COUNT(ev->scores);
 }

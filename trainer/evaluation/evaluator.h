@@ -42,7 +42,8 @@ status evaluator_create(enum recipe_objective objective, const struct labels *na
 /* evaluator_destroy - free the evaluator and set *ev to NULL. */
 void evaluator_destroy(struct evaluator **ev);
 
-/* evaluator_metric_names - return the names that evaluator_fields writes, without per-label ones.
+/* evaluator_metric_names - return the names that evaluator_fields writes, without the per-label
+ * metrics.
  *
  * Memory    static, terminated by NULL */
 const char *const *evaluator_metric_names(enum recipe_objective objective);

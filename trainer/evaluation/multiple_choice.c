@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/input/line_reader.h"
+#include "base/memory.h"
 #include "base/text.h"
 
 enum { CHOICES_LIMIT = 64, LINE_LIMIT_BYTES = 1 << 22 };
@@ -55,9 +56,9 @@ static status parse_row(const char *path, int64_t number, const char *text, size
     json_t *context = get_either(out->line, "context", "ctx");
     out->choices = get_either(out->line, "choices", "endings");
     bool labelled = read_label(json_object_get(out->line, "label"), &out->label);
-    const char *missing = !json_is_string(context)       ? "\"context\" that is a string"
-                          : !json_is_array(out->choices) ? "\"choices\" that is a list of strings"
-                          : !labelled                    ? "\"label\" that is a number"
+    const char *missing = !json_is_string(context)       ? "'context' that is a string"
+                          : !json_is_array(out->choices) ? "'choices' that is a list of strings"
+                          : !labelled                    ? "'label' that is a number"
                                                          : NULL;
     REQUIRE(missing == NULL, STATUS_DATA,
             "%s:%" PRId64
@@ -69,7 +70,7 @@ static status parse_row(const char *path, int64_t number, const char *text, size
     REQUIRE(!has_nul(context), STATUS_DATA,
             "%s:%" PRId64 ": the context contains a NUL character; remove it", path, number);
     REQUIRE(count >= 2 && count <= CHOICES_LIMIT, STATUS_DATA,
-            "%s:%" PRId64 ": %zu choices, 2 to %d are accepted", path, number, count,
+            "%s:%" PRId64 ": the row has %zu choices; 2 to %d are accepted", path, number, count,
             CHOICES_LIMIT);
     REQUIRE(out->label >= 0 && out->label < (int64_t)count, STATUS_DATA,
             "%s:%" PRId64 ": label %" PRId64 " is not one of %zu choices, counted from 0", path,
@@ -84,25 +85,20 @@ static status parse_row(const char *path, int64_t number, const char *text, size
     return STATUS_OK;
 }
 
-static bool is_blank(char c)
-{
-    return c == ' ' || c == '\t' || c == '\n';
-}
-
 /* Encodes context and choice; the last *scored ids belong to the choice. */
 static status encode_choice(const struct tokenizer *t, const char *context, const char *choice,
                             struct token_list *ids, int64_t *scored)
 {
     size_t length = strlen(context), context_bytes = length;
-    while (context_bytes > 0 && is_blank(context[context_bytes - 1])) {
+    while (context_bytes > 0 && text_is_space(context[context_bytes - 1])) {
         context_bytes--;
     }
     const char *separator = context_bytes < length ? context + context_bytes : "";
-    if (context_bytes > 0 && *separator == '\0' && !is_blank(choice[0])) {
+    if (context_bytes > 0 && *separator == '\0' && !text_is_space(choice[0])) {
         separator = " ";
     }
-    char *continuation = malloc(strlen(separator) + strlen(choice) + 1);
-    REQUIRE(continuation != NULL, STATUS_INTERNAL, "out of memory for a choice");
+    char *continuation = NULL;
+    TRY(ALLOCATE(continuation, strlen(separator) + strlen(choice) + 1, "a choice"));
     strcpy(continuation, separator);
     strcat(continuation, choice);
     status result = tokenizer_encode(t, context, context_bytes, false, ids);
@@ -178,11 +174,11 @@ static status run_row(struct kernels *k, struct model *m, const struct tokenizer
         items[i].count = ids[i].count;
         REQUIRE_GOTO(result, done, result != STATUS_OK || items[i].scored > 0, STATUS_DATA,
                      "%s:%" PRId64 ": choice %" PRId64
-                     " is a single token without context: it cannot be scored",
+                     " is a single token without a context, so it cannot be scored; add a context",
                      row->path, row->number, i);
         REQUIRE_GOTO(result, done, result != STATUS_OK || items[i].scored <= positions, STATUS_DATA,
                      "%s:%" PRId64 ": choice %" PRId64 " has %" PRId64
-                     " tokens, the model has %" PRId64 " positions",
+                     " tokens, but the model has %" PRId64 " positions; shorten it",
                      row->path, row->number, i, items[i].scored, positions);
     }
     if (result == STATUS_OK) {
@@ -222,8 +218,8 @@ status multiple_choice_run(struct kernels *k, struct model *m, const struct toke
         }
         json_decref(row.line);
     }
-    REQUIRE_GOTO(result, done, used > 0 || result != STATUS_OK, STATUS_DATA, "%s contains no rows",
-                 path);
+    REQUIRE_GOTO(result, done, used > 0 || result != STATUS_OK, STATUS_DATA,
+                 "%s contains no rows; it needs JSON Lines with context, choices and label", path);
 done:
     line_reader_close(&lines);
     return result;

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "datasets/text/char_class.h"
 
 enum { TABLE_VALUES_MAX = 1 << 28 }; /* of the longest common subsequence: 1 GiB */
@@ -55,8 +56,7 @@ static status reserve_scratch(struct ngrams_scratch *s, int64_t values)
     }
     free(s->memory);
     *s = (struct ngrams_scratch){0};
-    s->memory = malloc((size_t)values * sizeof *s->memory);
-    REQUIRE(s->memory != NULL, STATUS_INTERNAL, "out of memory for n-grams");
+    TRY(ALLOCATE(s->memory, values, "n-grams"));
     s->capacity = values;
     return STATUS_OK;
 }

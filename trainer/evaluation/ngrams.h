@@ -1,5 +1,5 @@
-/* N-grams of token ids: how many of them two texts have in common, and their longest common
- * subsequence. The metrics of text_scores.h use them. */
+/* N-grams of token ids: the number that two texts have in common, and the longest common
+ * subsequence of the texts. The metrics of text_scores.h use them. */
 #pragma once
 
 #include <stdint.h>
@@ -48,7 +48,8 @@ status ngrams_count_matches(struct ngrams_scratch *scratch, const struct token_l
                             const struct token_list *b, int order, int64_t *out);
 
 /* ngrams_mark_common - mark the tokens of a that are part of the longest common subsequence of a
- * and b, and count them. If several are longest, it is the one that rouge-score finds.
+ * and b, and count them. If several subsequences are longest, the function marks the one that
+ * rouge-score finds.
  *
  * Shapes    marks [a.count], which are set to true but not cleared; NULL: only count them
  * Memory    (a.count + 1) (b.count + 1) values of scratch

@@ -49,7 +49,7 @@ double evaluation_report_value(const struct metric *fields, int count, const cha
 const char *evaluation_report_main(const struct objective *o, bool evaluated)
 {
     if (evaluated && o == &objective_extractive_qa) {
-        return "f1"; /* of whole questions; span_accuracy is that of windows */
+        return "f1"; /* of whole questions; span_accuracy counts windows */
     }
     return objective_metric_count(o) > 0 && o->main_metric >= 0 ? o->metrics[o->main_metric].name
            : evaluated && o->perplexity                         ? "perplexity"
@@ -180,11 +180,11 @@ status evaluation_report_stopping_rule(const struct recipe *r, const struct obje
                             "'%s' is not a metric of objective %s; its metrics are: %s", metric,
                             recipe_objective_name(r->objective), all.text);
     }
-    enum recipe_greater greater = r->evaluate.greater_is_better;
+    enum recipe_tristate greater = r->evaluate.greater_is_better;
     *out = (struct early_stopping_rule){
         .metric = metric,
         .greater_is_better =
-            greater == GREATER_AUTO ? !is_smaller_better(metric) : greater == GREATER_TRUE,
+            greater == RECIPE_AUTO ? !is_smaller_better(metric) : greater == RECIPE_TRUE,
         .min_improvement = r->evaluate.min_improvement,
         .patience = r->evaluate.patience,
     };

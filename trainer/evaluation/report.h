@@ -28,12 +28,13 @@ int evaluation_report_means(const struct objective *o, const double sums[OBJECTI
 int evaluation_report_fields(const struct objective *o, const double sums[OBJECTIVE_SUMS],
                              const struct evaluator *ev, struct metric *fields);
 
-/* evaluation_report_main - return the name of the number that describes the objective best, next to
- * the loss; NULL: none. `evaluated`: in an evaluation, otherwise in a training step. */
+/* evaluation_report_main - return the name of the metric that describes the objective best, in
+ * addition to the loss; NULL: none. `evaluated` is true in an evaluation and false in training. */
 const char *evaluation_report_main(const struct objective *o, bool evaluated);
 
-/* evaluation_report_log - log one line about the evaluation: the loss, the metric of the recipe and
- * the main metric of the objective, as far as they fit into TEXT_LINE_COLUMNS.
+/* evaluation_report_log - log one line about the evaluation. It contains the loss, the metric of
+ * the recipe and the main metric of the objective. Parts that do not fit into TEXT_LINE_COLUMNS are
+ * left out.
  *
  * Example: "step 20: validation loss 3.1416, perplexity 23.14 (1234 tokens)". */
 void evaluation_report_log(const struct objective *o, const char *metric, int64_t step,

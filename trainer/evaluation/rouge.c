@@ -68,9 +68,9 @@ static status read_lines(struct ngrams_words *words, const char *text, size_t by
 status rouge_read(struct ngrams_words *words, const char *text, size_t bytes,
                   struct rouge_text *out)
 {
-    char *word = malloc(bytes + 1);
+    char *word = NULL;
     out->words.count = out->ends.count = 0;
-    REQUIRE(word != NULL, STATUS_INTERNAL, "out of memory for a text");
+    TRY(ALLOCATE(word, bytes + 1, "a text"));
     status result = read_lines(words, text, bytes, word, out);
     free(word);
     return result;

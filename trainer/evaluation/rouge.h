@@ -1,7 +1,7 @@
 /* ROUGE: the overlap of a text with a reference, equal to the package rouge-score without stemmer.
  *
- * Words are the longest runs of ASCII letters and digits of the text in lower case. The score is
- * F1 = 2 P R / (P + R) of the precision P and the recall R of
+ * The text is converted to lower case. Words are the longest runs of ASCII letters and digits. The
+ * score is F1 = 2 P R / (P + R), from the precision P and the recall R of
  *   rouge1, rouge2   words and pairs of words
  *   rougeL           the longest common subsequence
  *   rougeLsum        the union of the longest common subsequences of each line of the reference

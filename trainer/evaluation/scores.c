@@ -6,13 +6,13 @@
  *           Rajpurkar et al. 2016, arXiv:1606.05250 */
 #include "trainer/evaluation/scores.h"
 
-#include <inttypes.h>
 #include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/doubles.h"
+#include "base/memory.h"
+#include "base/number.h"
 #include "datasets/text/answer_text.h"
 
 static double divide_or_zero(double numerator, double denominator)
@@ -101,7 +101,7 @@ double scores_pearson(const double *x, const double *y, int64_t count)
     return x_varies && y_varies ? fmax(-1, fmin(1, xy / (sqrt(xx) * sqrt(yy)))) : NAN;
 }
 
-struct indexed_value { /* in the order of doubles_compare */
+struct indexed_value { /* in the order of number_compare */
     double value;
     int64_t index;
 };
@@ -113,7 +113,7 @@ static void compute_ranks(const double *x, int64_t count, struct indexed_value *
     for (int64_t i = 0; i < count; i++) {
         order[i] = (struct indexed_value){x[i], i};
     }
-    qsort(order, (size_t)count, sizeof *order, doubles_compare);
+    qsort(order, (size_t)count, sizeof *order, number_compare);
     for (int64_t first = 0, end; first < count; first = end) {
         for (end = first + 1; end < count && order[end].value == order[first].value; end++) {
         }
@@ -126,19 +126,18 @@ static void compute_ranks(const double *x, int64_t count, struct indexed_value *
 status scores_spearman(const double *x, const double *y, int64_t count, double *out)
 {
     size_t n = (size_t)count + 1;
-    struct indexed_value *order = malloc(n * sizeof *order);
-    double *ranks = malloc(2 * n * sizeof *ranks);
-    bool allocated = order != NULL && ranks != NULL;
-    if (allocated) {
+    struct indexed_value *order = NULL;
+    double *ranks = NULL;
+    status result = ALLOCATE(order, n, "the ranks of examples");
+    KEEP_FIRST(result, ALLOCATE(ranks, 2 * n, "the ranks of examples"));
+    if (result == STATUS_OK) {
         compute_ranks(x, count, order, ranks);
         compute_ranks(y, count, order, ranks + n);
         *out = scores_pearson(ranks, ranks + n, count);
     }
     free(order);
     free(ranks);
-    REQUIRE(allocated, STATUS_INTERNAL, "out of memory for the ranks of %" PRId64 " examples",
-            count);
-    return STATUS_OK;
+    return result;
 }
 
 /* ---- answers ---- */
@@ -167,9 +166,8 @@ static status split_words(const char *text, char **normalized, struct words *out
     *out = (struct words){0};
     TRY(answer_text_normalize(text, normalized));
     out->text = strdup(*normalized);
-    out->words = calloc(strlen(*normalized) / 2 + 1, sizeof *out->words);
-    REQUIRE(out->text != NULL && out->words != NULL, STATUS_INTERNAL,
-            "out of memory for the words of an answer");
+    REQUIRE(out->text != NULL, STATUS_INTERNAL, "out of memory for the words of an answer");
+    TRY(ALLOCATE(out->words, strlen(*normalized) / 2 + 1, "the words of an answer"));
     char *rest = NULL;
     for (char *word = strtok_r(out->text, " ", &rest); word != NULL;
          word = strtok_r(NULL, " ", &rest)) {

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "datasets/shard/example.h"
 #include "datasets/tokenizer/qa_windows.h"
 #include "trainer/inference/answer_span.h"
@@ -23,8 +24,7 @@ struct squad {
 
 status squad_create(const struct tokenizer *t, double threshold, struct squad **out)
 {
-    *out = calloc(1, sizeof **out);
-    REQUIRE(*out != NULL, STATUS_INTERNAL, "out of memory for the windows of answers");
+    TRY(ALLOCATE(*out, 1, "the windows of answers"));
     **out = (struct squad){t, threshold, json_array()};
     return STATUS_OK;
 }
@@ -134,7 +134,7 @@ status squad_add_window(struct squad *s, const struct objective_example *e)
     json_t *text = NULL, *references = json_array();
     REQUIRE(e->columns == 2 && e->tokens != NULL && e->token_flags != NULL &&
                 e->token_count == e->rows,
-            STATUS_INTERNAL, "a window lacks tokens or marks, or has not two outputs per token");
+            STATUS_INTERNAL, "a window has no tokens or flags, or not two outputs per token");
     find_context(s, e, &first, &count);
     struct answer_span none = answer_span_none(e->outputs, e->rows), best = none;
     if (count > 0) {
@@ -178,12 +178,13 @@ static status gather_windows(struct squad *s, struct comm *data, json_t **out)
     int ranks = comm_size(data);
     char *local = json_dumps(s->windows, JSON_COMPACT | JSON_ENSURE_ASCII), *all = NULL,
          *padded = NULL;
-    double *lengths = calloc((size_t)ranks, sizeof *lengths);
+    double *lengths = NULL;
     int64_t max_length = 0;
     status result = STATUS_OK;
     *out = json_array();
-    REQUIRE_GOTO(result, agree, local != NULL && lengths != NULL, STATUS_INTERNAL,
+    REQUIRE_GOTO(result, agree, local != NULL, STATUS_INTERNAL,
                  "out of memory for the windows of answers");
+    TRY_GOTO(result, agree, ALLOCATE(lengths, ranks, "the windows of answers"));
     lengths[comm_rank(data)] = (double)strlen(local) + 1;
 agree:
     TRY_GOTO(result, done, comm_agree(data, result));
@@ -191,14 +192,9 @@ agree:
     for (int r = 0; r < ranks; r++) {
         max_length = (int64_t)lengths[r] > max_length ? (int64_t)lengths[r] : max_length;
     }
-    padded = calloc((size_t)max_length, 1);
-    all = calloc((size_t)(ranks * max_length), 1);
-    bool allocated = padded != NULL && all != NULL;
-    TRY_GOTO(result, done,
-             comm_agree(data, allocated
-                                  ? STATUS_OK
-                                  : RAISE_STATUS(STATUS_INTERNAL,
-                                                 "out of memory for the windows of answers")));
+    result = ALLOCATE(padded, max_length, "the windows of answers");
+    KEEP_FIRST(result, ALLOCATE(all, ranks * max_length, "the windows of answers"));
+    TRY_GOTO(result, done, comm_agree(data, result));
     memcpy(padded, local, strlen(local));
     TRY_GOTO(result, done, comm_all_gather_bytes(data, all, padded, (size_t)max_length));
     for (int r = 0; r < ranks; r++) {
@@ -283,18 +279,16 @@ status squad_mean(struct squad *s, struct comm *data, struct scores_answer *out)
     *out = (struct scores_answer){0};
     status result = gather_windows(s, data, &all);
     size_t count = json_array_size(all);
-    json_t **sorted = calloc(count + 1, sizeof *sorted);
-    if (result == STATUS_OK && sorted != NULL) {
+    json_t **sorted = NULL;
+    KEEP_FIRST(result, ALLOCATE(sorted, count + 1, "the windows of answers"));
+    if (result == STATUS_OK) {
         for (size_t i = 0; i < count; i++) {
             sorted[i] = json_array_get(all, i);
         }
         qsort(sorted, count, sizeof *sorted, compare_samples);
         result = score_questions(s, sorted, count, out);
     }
-    bool allocated = sorted != NULL;
     free(sorted);
     json_decref(all);
-    TRY(result);
-    REQUIRE(allocated, STATUS_INTERNAL, "out of memory for the windows of answers");
-    return STATUS_OK;
+    return result;
 }

@@ -6,6 +6,7 @@
 
 #include "base/memory.h"
 #include "trainer/inference/generation_config.h"
+#include "trainer/inference/source_text.h"
 
 /* The samples of this rank in a global batch. */
 struct group {
@@ -53,7 +54,7 @@ status target_scores_read_options(const struct recipe *r, const char *tokenizer_
     const struct generation_context context = {
         .vocabulary = vocabulary,
         .positions = r->data.sequence_length,
-        .end_token = tokenizer != NULL ? tokenizer_eos(tokenizer) : -1,
+        .end_token = tokenizer != NULL ? tokenizer_eos(tokenizer_target(tokenizer)) : -1,
         .max_new_tokens = NEW_TOKENS,
         .is_quiet = tokenizer == NULL,
     };
@@ -66,9 +67,6 @@ status target_scores_read_options(const struct recipe *r, const char *tokenizer_
     out->chunk_tokens = rows < 256 ? rows : 256;
     out->decoder_start = decoder_start;
     TRY(generation_config_complete(tokenizer_folder, &context, out));
-    REQUIRE(out->decoder_start >= 0 || tokenizer == NULL, STATUS_RECIPE,
-            "evaluate.generate: the decoder begins with the language of the target; set "
-            "model.decoder_start_token_id to its token");
     /* the memory of the kernels is planned for this length */
     out->max_new_tokens = out->max_new_tokens < room ? out->max_new_tokens : room;
     return check_beams(r, &context, out);
@@ -153,6 +151,76 @@ static void free_group(struct group *g)
     free(g->outputs);
 }
 
+/* ---- generation ---- */
+
+/* Returns the language token of a target, which is never empty (shard_set.c); -1: the tokenizer has
+ * none. */
+static int32_t find_language(const struct tokenizer *t, const struct token_list *target)
+{
+    enum tokenizer_language place = tokenizer_language_place(t);
+    bool is_first = place == TOKENIZER_LANGUAGE_FIRST;
+    return place == TOKENIZER_LANGUAGE_NONE ? -1 : target->ids[is_first ? 0 : target->count - 1];
+}
+
+/* The samples of a group with one target language. */
+struct selection {
+    int64_t count;
+    int64_t *samples;                /* [group.count] */
+    struct token_list *sources;      /* [group.count] views */
+    struct generate_output *outputs; /* [group.count] */
+};
+
+/* Generates the targets of the samples with this language, and marks them. */
+static status generate_language(struct run *r, int32_t language, struct selection *s, bool *done)
+{
+    const struct target_scores *t = r->t;
+    struct group *g = &r->group;
+    struct generate_options options = t->options;
+    s->count = 0;
+    for (int64_t i = 0; i < g->count; i++) {
+        if (find_language(t->tokenizer, &g->targets[i]) == language) {
+            s->samples[s->count] = i;
+            s->sources[s->count++] = g->sources[i];
+            done[i] = true;
+        }
+    }
+    if (language >= 0) {
+        source_text_set_target(t->tokenizer, language, &options);
+    }
+    memset(s->outputs, 0, (size_t)s->count * sizeof *s->outputs);
+    status result = generate_run_sorted(t->kernels, t->model, t->tokenizer, s->sources, s->count,
+                                        t->batch_size, &options, s->outputs);
+    for (int64_t i = 0; i < s->count; i++) { /* also after an error: the group frees them */
+        g->outputs[s->samples[i]] = s->outputs[i];
+    }
+    return result;
+}
+
+/* Generates the targets of a group, one language after the other. */
+static status generate_group(struct run *r)
+{
+    const struct group *g = &r->group;
+    struct selection s = {0};
+    bool *done = NULL;
+    status result = STATUS_OK;
+    TRY_GOTO(result, end, ALLOCATE(done, g->count, "targets"));
+    TRY_GOTO(result, end, ALLOCATE(s.samples, g->count, "targets"));
+    TRY_GOTO(result, end, ALLOCATE(s.sources, g->count, "targets"));
+    TRY_GOTO(result, end, ALLOCATE(s.outputs, g->count, "targets"));
+    for (int64_t i = 0; i < g->count; i++) {
+        if (!done[i]) {
+            int32_t language = find_language(r->t->tokenizer, &g->targets[i]);
+            TRY_GOTO(result, end, generate_language(r, language, &s, done));
+        }
+    }
+end:
+    free(done);
+    free(s.samples);
+    free(s.sources);
+    free(s.outputs);
+    return result;
+}
+
 /* ---- scores ---- */
 
 static status decode_text(const struct tokenizer *t, const struct token_list *ids, char **out)
@@ -167,7 +235,7 @@ static status decode_text(const struct tokenizer *t, const struct token_list *id
 
 static status score_sample(struct run *r, int64_t sample)
 {
-    const struct tokenizer *t = r->t->tokenizer;
+    const struct tokenizer *t = tokenizer_target(r->t->tokenizer);
     char *text = NULL, *reference = NULL;
     status result = decode_text(t, &r->group.outputs[sample].tokens, &text);
     if (result == STATUS_OK) {
@@ -183,12 +251,9 @@ static status score_sample(struct run *r, int64_t sample)
 
 static status score_group(struct run *r, bool *end)
 {
-    const struct target_scores *t = r->t;
-    struct group *g = &r->group;
     TRY(read_group(r, end));
-    TRY(generate_run_sorted(t->kernels, t->model, t->tokenizer, g->sources, g->count, t->batch_size,
-                            &t->options, g->outputs));
-    for (int64_t i = 0; i < g->count; i++) {
+    TRY(generate_group(r));
+    for (int64_t i = 0; i < r->group.count; i++) {
         TRY(score_sample(r, i));
     }
     return STATUS_OK;

@@ -70,10 +70,10 @@ static status parse_name(const char *name, size_t bytes, unsigned *metrics)
     snprintf(word, sizeof word, "%.*s", (int)(bytes < NAME_BYTES ? bytes : NAME_BYTES), name);
     int nearest = text_nearest(word, names, TEXT_METRICS);
     RAISE(STATUS_USAGE,
-          "there is no metric \"%s\"%s%s%s; give some of bleu, chrf, rouge1, rouge2, rougeL, "
+          "there is no metric '%s'%s%s%s; give some of bleu, chrf, rouge1, rouge2, rougeL, "
           "rougeLsum and exact_match, separated by commas",
-          word, nearest >= 0 ? " (did you mean \"" : "", nearest >= 0 ? names[nearest] : "",
-          nearest >= 0 ? "\"?)" : "");
+          word, nearest >= 0 ? " (did you mean '" : "", nearest >= 0 ? names[nearest] : "",
+          nearest >= 0 ? "'?)" : "");
 }
 
 status text_scores_parse(const char *list, unsigned *metrics)
@@ -147,7 +147,8 @@ static status add_bleu(struct text_scores *s)
     return STATUS_OK;
 }
 
-/* The same for chrF. N-grams of an order that the reference does not have are not counted. */
+/* Adds the n-grams of characters to the sums of chrF. If the reference is too short for an order,
+ * the n-grams of the text of this order are not counted. */
 static status add_chrf(struct text_scores *s)
 {
     for (int n = 1; n <= CHRF_ORDERS; n++) {

@@ -40,7 +40,7 @@ const char *text_scores_name(enum text_metric metric);
  * Errors    STATUS_USAGE: an unknown name, with the names that exist */
 status text_scores_parse(const char *list, unsigned *metrics);
 
-/* text_scores_create - begin to score texts; metrics: bits 1 << metric. */
+/* text_scores_create - create empty sums; metrics: bits 1 << metric. */
 status text_scores_create(unsigned metrics, enum bleu_tokenizer tokenizer,
                           struct text_scores **out);
 

@@ -4,6 +4,8 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "base/memory.h"
+
 static double read_element(struct tensor t, int64_t row, int64_t column)
 {
     int64_t at = row * t.stride + column;
@@ -30,9 +32,9 @@ static double compute_score(const struct attention *a, struct tensor queries, st
 
 /* Computes the softmax of the scores of one query over the keys that it sees. */
 static status compute_row(const struct attention *a, struct tensor queries, struct tensor keys,
-                          int64_t head, int64_t query, int64_t tokens, double *scores, float *row)
+                          int64_t head, int64_t query, double *scores, float *row)
 {
-    int64_t end = a->causal ? query + 1 : tokens;
+    int64_t end = a->causal ? query + 1 : keys.rows;
     int64_t first = a->window > 0 && end > a->window ? end - a->window : 0;
     double largest = -INFINITY, sum = 0;
     for (int64_t key = first; key < end; key++) {
@@ -54,7 +56,7 @@ static status compute_row(const struct attention *a, struct tensor queries, stru
 
 static float *get_row(const struct attention_weights *w, int64_t layer, int64_t head, int64_t query)
 {
-    return w->values + ((layer * w->heads + head) * w->tokens + query) * w->tokens;
+    return w->values + ((layer * w->heads + head) * w->queries + query) * w->keys;
 }
 
 const float *attention_weights_row(const struct attention_weights *w, int64_t layer, int64_t head,
@@ -63,42 +65,69 @@ const float *attention_weights_row(const struct attention_weights *w, int64_t la
     return get_row(w, layer, head, query);
 }
 
-static status compute_layer(void *user, int64_t layer, const struct attention *a,
+struct run {
+    struct attention_weights *out; /* [ATTENTION_KINDS] */
+    int64_t encoder_layers;
+};
+
+static status compute_layer(void *user, int64_t layer, bool is_cross, const struct attention *a,
                             struct tensor queries, struct tensor keys)
 {
-    const struct attention_weights *w = user;
-    double *scores = calloc((size_t)w->tokens, sizeof *scores);
-    REQUIRE(scores != NULL, STATUS_INTERNAL,
-            "out of memory for the attention of %" PRId64 " tokens", w->tokens);
+    const struct run *r = user;
+    bool is_first_stack = r->encoder_layers == 0 || layer < r->encoder_layers;
+    const struct attention_weights *w = &r->out[is_cross         ? ATTENTION_CROSS
+                                                : is_first_stack ? ATTENTION_SELF
+                                                                 : ATTENTION_DECODER];
+    int64_t block = is_first_stack ? layer : layer - r->encoder_layers;
+    double *scores = NULL;
+    TRY(ALLOCATE(scores, w->keys, "the attention to tokens"));
     status result = STATUS_OK;
     for (int64_t head = 0; head < w->heads; head++) {
-        for (int64_t query = 0; query < w->tokens && result == STATUS_OK; query++) {
-            result = compute_row(a, queries, keys, head, query, w->tokens, scores,
-                                 get_row(w, layer, head, query));
+        for (int64_t query = 0; query < w->queries && result == STATUS_OK; query++) {
+            result =
+                compute_row(a, queries, keys, head, query, scores, get_row(w, block, head, query));
         }
     }
     free(scores);
     return result;
 }
 
-status attention_weights_compute(struct model *m, const struct model_input *input,
-                                 struct attention_weights *out)
+static status allocate_weights(struct attention_weights *w, int64_t layers, int64_t heads,
+                               int64_t queries, int64_t keys)
 {
-    const struct model_config *config = model_get_config(m);
+    size_t count = (size_t)(layers * heads) * (size_t)queries * (size_t)keys;
+    *w = (struct attention_weights){layers, heads, queries, keys, NULL};
+    return ALLOCATE(w->values, count, "attention weights");
+}
+
+status attention_weights_compute(struct model *m, const struct model_input *input,
+                                 struct attention_weights out[ATTENTION_KINDS])
+{
+    const struct model_config *c = model_get_config(m);
+    int64_t encoder = c->encoder_layers, decoder = c->layers - encoder;
+    int64_t rows = input->rows, sources = input->source.rows;
+    struct run run = {out, encoder};
     struct model_input hooked = *input;
     struct tensor hidden;
-    *out = (struct attention_weights){config->layers, config->heads, input->rows, NULL};
-    size_t count = (size_t)(out->layers * out->heads) * (size_t)out->tokens * (size_t)out->tokens;
-    out->values = calloc(count, sizeof *out->values);
-    REQUIRE(out->values != NULL, STATUS_INTERNAL,
-            "out of memory for %zu bytes of attention weights", count * sizeof *out->values);
+    for (int kind = 0; kind < ATTENTION_KINDS; kind++) {
+        out[kind] = (struct attention_weights){0};
+    }
+    if (encoder == 0) {
+        TRY(allocate_weights(&out[ATTENTION_SELF], decoder, c->heads, rows, rows));
+    } else {
+        TRY(allocate_weights(&out[ATTENTION_SELF], encoder, c->heads, sources, sources));
+        TRY(allocate_weights(&out[ATTENTION_DECODER], decoder, c->heads, rows, rows));
+        TRY(allocate_weights(&out[ATTENTION_CROSS], decoder, c->heads, rows, sources));
+    }
     hooked.attention_hook = compute_layer;
-    hooked.user = out;
+    hooked.user = &run;
     return model_forward(m, &hooked, &hidden);
 }
 
-void attention_weights_free(struct attention_weights *w)
+void attention_weights_free(struct attention_weights weights[ATTENTION_KINDS])
 {
-    free(w->values);
-    w->values = NULL;
+    for (int kind = 0; kind < ATTENTION_KINDS; kind++) {
+        free(weights[kind].values);
+        weights[kind].values = NULL;
+    }
 }

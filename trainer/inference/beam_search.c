@@ -1,20 +1,23 @@
 /* Beam search: one prompt, one slot for each beam.
  *
- * The algorithm is that of transformers. The repetition penalty and the constraints
- * change the log-probabilities, which are not normalized again. The search keeps as many finished
+ * The algorithm is the same as in transformers. The repetition penalty and the constraints change
+ * the log-probabilities, which are not normalized again. The search keeps as many finished
  * hypotheses as there are beams, ranked by log-probability / length^penalty. The length counts the
  * end token but not the prompt. A hypothesis that ends is kept only if it is among the best
  * `beams` of all continuations. The search ends when the list of hypotheses is full and the
  * best running beam, at its current length, does not outrank the worst of them; with
  * early_stopping, when the list is full. At the length limit, every continuation ends. */
-#include "trainer/inference/beam_search_impl.h"
+#include "trainer/inference/beam_search.h"
+#include "base/memory.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "trainer/inference/generate_impl.h"
 #include "trainer/inference/slots_impl.h"
+#include "trainer/model/cache.h"
 
 struct beam_candidate {
     double score; /* log-probability of the whole continuation, with the repetition penalty */
@@ -30,12 +33,13 @@ static int compare_candidates(const void *a, const void *b)
     return x->beam != y->beam ? x->beam - y->beam : x->id - y->id;
 }
 
-struct beams {
+struct beam_search {
     struct slots slots; /* slot i: beam i */
     struct sampler *sampler;
     const struct tokenizer *tokenizer;
     const struct generate_options *options;
     int64_t beams;
+    int64_t live_beams;                /* 0: the prompt is not read; 1: all beams are equal */
     double *scores;                    /* [beams] log-probability of each running beam */
     struct generate_output *finished;  /* [beams] the best hypotheses so far */
     double *ranks;                     /* [beams] score / length^penalty, descending */
@@ -43,14 +47,14 @@ struct beams {
     struct beam_candidate *candidates; /* [beams * 2 beams + beams] */
 };
 
-static double compute_rank(const struct beams *b, double score, int64_t tokens)
+static double compute_rank(const struct beam_search *b, double score, int64_t tokens)
 {
     return score / pow((double)(tokens > 0 ? tokens : 1), b->options->length_penalty);
 }
 
 /* Keeps the continuation of a beam if it is among the best `beams`. The id -1 stands for the beam
  * without a continuation. */
-static status finish_beam(struct beams *b, const struct beam_candidate *c, bool ended)
+static status finish_beam(struct beam_search *b, const struct beam_candidate *c, bool ended)
 {
     const struct slots_sequence *s = &b->slots.sequences[c->beam];
     int64_t tokens = s->tokens.count - s->prompt_tokens;
@@ -72,8 +76,7 @@ static status finish_beam(struct beams *b, const struct beam_candidate *c, bool 
     return ended || c->id < 0 ? STATUS_OK : token_list_append(&b->finished[at].tokens, &c->id, 1);
 }
 
-/* Ends the search before its end: the running beams are ranked too. */
-static status finish_running(struct beams *b)
+status beam_search_stop(struct beam_search *b)
 {
     for (int64_t i = 0; i < b->beams; i++) {
         const struct beam_candidate c = {b->scores[i], (int32_t)i, -1};
@@ -84,12 +87,12 @@ static status finish_running(struct beams *b)
 
 /* Lists the best 2 * beams continuations of each beam, sorted by score. They include the best
  * `beams` continuations of all beams. */
-static status list_candidates(struct beams *b, int32_t end_token, int64_t live_beams, int64_t *out)
+static status list_candidates(struct beam_search *b, int32_t end_token, int64_t *out)
 {
     struct slots *d = &b->slots;
     int64_t ids = b->tokenizer != NULL ? tokenizer_vocab_size(b->tokenizer) : d->vocabulary;
     int64_t per_beam = 2 * b->beams < d->vocabulary ? 2 * b->beams : d->vocabulary, count = 0;
-    for (int64_t beam = 0; beam < live_beams; beam++) {
+    for (int64_t beam = 0; beam < b->live_beams; beam++) {
         const struct slots_sequence *s = &d->sequences[beam];
         const struct constraints_sequence sequence = {
             s->tokens.ids, s->tokens.count, s->prompt_tokens, s->limit, end_token, ids};
@@ -121,14 +124,14 @@ static status list_candidates(struct beams *b, int32_t end_token, int64_t live_b
 }
 
 /* Replaces the beams by the chosen continuations. */
-static status continue_beams(struct beams *b, const struct beam_candidate *chosen)
+static status continue_beams(struct beam_search *b, const struct beam_candidate *chosen)
 {
     struct slots *d = &b->slots;
-    struct token_list *next = calloc((size_t)b->beams, sizeof *next);
-    int32_t *sources = calloc((size_t)b->beams, sizeof *sources);
+    struct token_list *next = NULL;
+    int32_t *sources = NULL;
     status result = STATUS_OK;
-    REQUIRE_GOTO(result, done, next != NULL && sources != NULL, STATUS_INTERNAL,
-                 "out of memory for beams");
+    TRY_GOTO(result, done, ALLOCATE(next, b->beams, "beams"));
+    TRY_GOTO(result, done, ALLOCATE(sources, b->beams, "beams"));
     for (int64_t i = 0; i < b->beams; i++) {
         sources[i] = chosen[i].beam;
         const struct token_list *source = &d->sequences[sources[i]].tokens;
@@ -154,7 +157,7 @@ done:
 }
 
 /* Returns whether no running beam can change the list of hypotheses. */
-static bool is_decided(const struct beams *b)
+static bool is_decided(const struct beam_search *b)
 {
     const struct slots_sequence *s = &b->slots.sequences[0];
     double best = compute_rank(b, b->scores[0], s->tokens.count - s->prompt_tokens);
@@ -162,14 +165,14 @@ static bool is_decided(const struct beams *b)
 }
 
 /* Extends all beams by a token. *done is set at the length limit, or if the search is decided. */
-static status advance_beams(struct beams *b, int64_t live_beams, bool *done)
+static status extend_beams(struct beam_search *b, bool *done)
 {
     struct slots *d = &b->slots;
     int32_t end_token =
         b->options->end_token != NULL ? *b->options->end_token : tokenizer_eos(b->tokenizer);
     bool is_last = d->sequences[0].tokens.count + 1 >= d->sequences[0].limit;
     int64_t count = 0, chosen = 0;
-    TRY(list_candidates(b, end_token, live_beams, &count));
+    TRY(list_candidates(b, end_token, &count));
     struct beam_candidate *next = b->candidates + 2 * b->beams * b->beams;
     for (int64_t i = 0; i < count && chosen < b->beams; i++) {
         const struct beam_candidate *c = &b->candidates[i];
@@ -180,8 +183,9 @@ static status advance_beams(struct beams *b, int64_t live_beams, bool *done)
         }
     }
     REQUIRE((is_last ? count : chosen) >= b->beams, STATUS_USAGE,
-            "%" PRId64 " beams are too many for a vocabulary of %" PRId64 " tokens", b->beams,
-            d->vocabulary);
+            "%" PRId64 " beams are too many for a vocabulary of %" PRId64
+            " tokens; use fewer beams",
+            b->beams, d->vocabulary);
     *done = is_last;
     if (!is_last) {
         TRY(continue_beams(b, next));
@@ -190,27 +194,16 @@ static status advance_beams(struct beams *b, int64_t live_beams, bool *done)
     return STATUS_OK;
 }
 
-static status search_beams(struct beams *b)
+status beam_search_advance(struct beam_search *b, bool *done)
 {
-    struct slots *d = &b->slots;
-    bool done = false, stop = false;
-    int64_t live_beams = 1; /* all beams start from the same prompt */
-    TRY(slots_read_all(d, 0));
-    while (!done) {
-        TRY(generate_should_stop(b->options, &stop));
-        if (stop) {
-            return finish_running(b);
-        }
-        if (d->sequences[0].tokens.count > d->sequences[0].prompt_tokens) {
-            TRY(slots_advance(d));
-        }
-        TRY(advance_beams(b, live_beams, &done));
-        live_beams = b->beams;
-    }
-    return STATUS_OK;
+    bool is_first = b->live_beams == 0; /* all beams start from the same prompt */
+    TRY(is_first ? slots_read_all(&b->slots, 0) : slots_advance(&b->slots));
+    b->live_beams = is_first ? 1 : b->beams;
+    return extend_beams(b, done);
 }
 
-static status create_beams(struct beams *b, struct kernels *k, struct model *m, int64_t prompt)
+static status allocate_beams(struct beam_search *b, struct kernels *k, struct model *m,
+                             int64_t prompt)
 {
     const struct generate_options *o = b->options;
     size_t beams = (size_t)b->beams;
@@ -225,18 +218,52 @@ static status create_beams(struct beams *b, struct kernels *k, struct model *m, 
         .logits_rows = b->beams,
         .use_cache = o->use_cache,
     };
-    b->scores = calloc(beams, sizeof *b->scores);
-    b->ranks = calloc(beams, sizeof *b->ranks);
-    b->finished = calloc(beams, sizeof *b->finished);
-    b->candidates = calloc(2 * beams * beams + beams, sizeof *b->candidates);
-    REQUIRE(b->scores != NULL && b->ranks != NULL && b->finished != NULL && b->candidates != NULL,
-            STATUS_INTERNAL, "out of memory for beams");
+    TRY(ALLOCATE(b->scores, beams, "beams"));
+    TRY(ALLOCATE(b->ranks, beams, "beams"));
+    TRY(ALLOCATE(b->finished, beams, "beams"));
+    TRY(ALLOCATE(b->candidates, 2 * beams * beams + beams, "the candidates of beams"));
     TRY(slots_create(&b->slots, k, m, &limits));
     return sampler_create(b->slots.vocabulary, &b->sampler);
 }
 
-static void destroy_beams(struct beams *b)
+/* Begins all beams with the prompt, or with the start token after the source. */
+static status begin_beams(struct beam_search *b, const struct token_list *prompt)
 {
+    bool has_source = b->slots.limits.source_tokens > 0;
+    struct token_list start = generate_start_list(b->options);
+    for (int64_t i = 0; i < b->beams; i++) {
+        TRY(slots_begin(&b->slots, i, has_source && i == 0 ? prompt : NULL,
+                        has_source ? &start : prompt, b->slots.limits.max_tokens));
+    }
+    return STATUS_OK;
+}
+
+status beam_search_create(struct kernels *k, struct model *m, const struct tokenizer *t,
+                          const struct token_list *prompt, const struct generate_options *options,
+                          struct beam_search **out)
+{
+    TRY(ALLOCATE(*out, 1, "beams"));
+    struct beam_search *b = *out;
+    b->tokenizer = tokenizer_target(t);
+    b->options = options;
+    b->beams = options->num_beams;
+    status result = allocate_beams(b, k, m, prompt->count);
+    if (result == STATUS_OK) {
+        result = begin_beams(b, prompt);
+    }
+    if (result != STATUS_OK) {
+        beam_search_destroy(out);
+    }
+    return result;
+}
+
+void beam_search_destroy(struct beam_search **out)
+{
+    struct beam_search *b = *out;
+    *out = NULL;
+    if (b == NULL) {
+        return;
+    }
     for (int64_t i = 0; i < b->count; i++) {
         token_list_free(&b->finished[i].tokens);
     }
@@ -246,22 +273,25 @@ static void destroy_beams(struct beams *b)
     free(b->candidates);
     slots_destroy(&b->slots);
     sampler_destroy(&b->sampler);
+    free(b);
 }
 
-/* Begins all beams with the prompt and extends them. It contains collectives of the group. */
-static status run_beams(struct beams *b, const struct token_list *prompt,
-                        struct generate_output *out)
+void beam_search_take(struct beam_search *b, struct generate_output *out)
 {
     size_t wanted = (size_t)b->options->num_samples;
-    bool has_source = b->slots.limits.source_tokens > 0;
-    struct token_list start = generate_start_list(b->options);
-    for (int64_t i = 0; i < b->beams; i++) {
-        TRY(slots_begin(&b->slots, i, has_source && i == 0 ? prompt : NULL,
-                        has_source ? &start : prompt, b->slots.limits.max_tokens));
-    }
-    TRY(search_beams(b));
     memcpy(out, b->finished, wanted * sizeof *out);
     memset(b->finished, 0, wanted * sizeof *out);
+}
+
+/* Extends the beams to their ends. It contains collectives of the group. */
+static status search_beams(struct beam_search *b, struct generate_output *out)
+{
+    for (bool done = false, stop = false; !done;) {
+        TRY(generate_should_stop(b->options, &stop));
+        TRY(stop ? beam_search_stop(b) : beam_search_advance(b, &done));
+        done = done || stop;
+    }
+    beam_search_take(b, out);
     return STATUS_OK;
 }
 
@@ -269,13 +299,13 @@ status beam_search_run(struct kernels *k, struct model *m, const struct tokenize
                        const struct token_list *prompt, const struct generate_options *options,
                        struct generate_output *out)
 {
-    struct beams b = {.tokenizer = t, .options = options, .beams = options->num_beams};
+    struct beam_search *b = NULL;
     struct comm *group = options->tensor_group;
-    status result = create_beams(&b, k, m, prompt->count);
+    status result = beam_search_create(k, m, t, prompt, options, &b);
     if (result == STATUS_OK) {
-        result = run_beams(&b, prompt, out);
+        result = search_beams(b, out);
     }
     result = group != NULL ? comm_abort_on_error(group, result) : result;
-    destroy_beams(&b);
+    beam_search_destroy(&b);
     return result;
 }

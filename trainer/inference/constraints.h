@@ -1,10 +1,9 @@
 /* Constraints of generated tokens: minimum length, n-grams that must not repeat, excluded token
- * sequences, and forced first and last tokens. The rules and their order are those of the logits
- * processors of transformers.
+ * sequences, and forced first and last tokens. The rules and their order are the same as in the
+ * logits processors of transformers.
  *
- * Ids after the last one of the tokenizer are always excluded, because they have no text. A model
- * has such ids if model.vocab_size is larger than the tokenizer: the sentinels of T5, for
- * example. */
+ * Ids after the last id of the tokenizer are always excluded, because they have no text. A model
+ * has such ids if model.vocab_size is larger than the tokenizer. T5's sentinels are examples. */
 #pragma once
 
 #include <stdbool.h>
@@ -15,7 +14,7 @@ enum { CONSTRAINTS_BAD_WORDS_MAX = 64, CONSTRAINTS_BAD_TOKENS_MAX = 256 };
 /* All zero: no constraints. */
 struct constraints {
     int64_t min_new_tokens;       /* the end token is excluded before this number of new tokens */
-    int64_t no_repeat_ngram_size; /* no n-gram of this size occurs twice; 0: all may */
+    int64_t no_repeat_ngram_size; /* no n-gram of this size occurs twice; 0: no limit */
     bool has_first, has_last;
     int32_t first_token, last_token; /* the first new token, and the token at the length limit */
     int bad_words;                   /* token sequences that must not occur */

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "trainer/inference/output_text_impl.h"
 #include "trainer/inference/slots_impl.h"
 
@@ -27,8 +28,8 @@ status engine_create(struct kernels *k, struct model *m, const struct tokenizer 
                      const struct engine_limits *limits, struct engine **out)
 {
     *out = NULL;
-    struct engine *e = calloc(1, sizeof *e);
-    REQUIRE(e != NULL, STATUS_INTERNAL, "out of memory for %" PRId64 " sequences", limits->slots);
+    struct engine *e = NULL;
+    TRY(ALLOCATE(e, 1, "sequences"));
     bool has_few = limits->has_prompt_log_probabilities && limits->slots < KERNELS_FEW_ROWS;
     const struct slots_limits slots_limits = {
         .slots = limits->slots,
@@ -38,12 +39,8 @@ status engine_create(struct kernels *k, struct model *m, const struct tokenizer 
         .logits_rows = has_few ? KERNELS_FEW_ROWS : limits->slots,
         .use_cache = limits->use_cache,
     };
-    e->tokenizer = t;
-    e->states = calloc((size_t)limits->slots, sizeof *e->states);
-    status result = e->states != NULL
-                        ? STATUS_OK
-                        : RAISE_STATUS(STATUS_INTERNAL, "out of memory for %" PRId64 " sequences",
-                                       limits->slots);
+    e->tokenizer = tokenizer_target(t);
+    status result = ALLOCATE(e->states, limits->slots, "sequences");
     if (result == STATUS_OK) {
         result = slots_create(&e->slots, k, m, &slots_limits);
     }
@@ -51,9 +48,7 @@ status engine_create(struct kernels *k, struct model *m, const struct tokenizer 
         result = sampler_create(e->slots.vocabulary, &e->sampler);
     }
     if (result == STATUS_OK) {
-        e->changed = malloc((size_t)e->slots.vocabulary * sizeof *e->changed);
-        result = e->changed != NULL ? STATUS_OK
-                                    : RAISE_STATUS(STATUS_INTERNAL, "out of memory for the logits");
+        result = ALLOCATE(e->changed, e->slots.vocabulary, "the logits");
     }
     if (result != STATUS_OK) {
         engine_destroy(&e);
@@ -93,11 +88,12 @@ status engine_add(struct engine *e, const struct engine_request *request, int64_
     int64_t prompt = tokens->count, limit = prompt + o->max_new_tokens;
     int64_t room = e->slots.limits.max_tokens;
     REQUIRE(!has_source || request->prompt->count <= e->slots.limits.source_tokens, STATUS_USAGE,
-            "a source has %" PRId64 " tokens; at most %" PRId64 " are possible",
+            "a source has %" PRId64 " tokens; at most %" PRId64 " are possible; shorten it",
             request->prompt->count, e->slots.limits.source_tokens);
     REQUIRE(prompt < room || (prompt == room && o->max_new_tokens == 0), STATUS_USAGE,
             "a prompt has %" PRId64
-            " tokens and leaves no room for a new token: the model has %" PRId64 " positions",
+            " tokens and leaves no room for a new token: the model has %" PRId64
+            " positions; shorten the prompt",
             prompt, room);
     *slot = find_free_slot(e);
     if (*slot < 0) {

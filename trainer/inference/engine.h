@@ -1,5 +1,5 @@
 /* Continuous batching: sequences in the slots of one key-value cache. A sequence can be added and
- * removed between two passes; all running ones advance together by one token per pass.
+ * removed between two passes. Each pass extends all running sequences by one token.
  *
  * The tokens of a sequence depend on its prompt, settings, seed and sample only. On CPUs they have
  * the same bits alone and next to other sequences.
@@ -46,8 +46,8 @@ struct engine_request {
     const struct generate_options *options; /* sampler, max_new_tokens, stops, end_token and slide;
                                              * not copied */
     uint64_t sample;                        /* selects the random numbers together with the seed */
-    bool has_log_probabilities;             /* compute those of the new tokens for receive_token */
-    bool has_prompt_log_probabilities;      /* compute those of the prompt tokens after the first */
+    bool has_log_probabilities;             /* compute them for the new tokens, for receive_token */
+    bool has_prompt_log_probabilities;      /* compute them for the prompt tokens after the first */
     int top_count; /* number of most probable tokens to list, at most ENGINE_TOP_MAX */
     engine_receive_token receive_token; /* NULL: none */
     generate_stream stream;             /* new bytes of the text; NULL: none */
@@ -60,7 +60,7 @@ struct engine_limits {
     int64_t source_tokens; /* of the longest source; 0: the model has no encoder */
     int64_t chunk_tokens;  /* maximum rows of a pass that reads a prompt */
     bool use_cache;        /* false: recompute each sequence for each token, to test the cache */
-    bool has_prompt_log_probabilities; /* allocate for them */
+    bool has_prompt_log_probabilities; /* allocate memory for them */
 };
 
 struct engine;
@@ -92,7 +92,7 @@ status engine_stop(struct engine *e, int64_t slot);
 /* engine_read_prompts - read at most `chunks` chunks of the prompts, the oldest first. A sequence
  * with a whole prompt gets its first token.
  *
- * Errors    STATUS_NOT_FINITE; those of receive_token */
+ * Errors    STATUS_NOT_FINITE; errors of receive_token */
 status engine_read_prompts(struct engine *e, int64_t chunks);
 
 /* engine_advance - run one pass: each sequence with a whole prompt gets one token.

@@ -10,8 +10,9 @@
 #include "base/memory.h"
 #include "base/utf8.h"
 #include "comm/comm.h"
-#include "trainer/inference/beam_search_impl.h"
+#include "trainer/inference/beam_search.h"
 #include "trainer/inference/engine.h"
+#include "trainer/inference/generate_impl.h"
 #include "trainer/inference/output_text_impl.h"
 #include "trainer/inference/slots_impl.h"
 
@@ -190,7 +191,8 @@ static status check_prompts(const struct run *r, int64_t longest)
     }
     REQUIRE(longest < c->positions, STATUS_USAGE,
             "a prompt has %" PRId64
-            " tokens and leaves no room for a new token: the model has %" PRId64 " positions",
+            " tokens and leaves no room for a new token: the model has %" PRId64
+            " positions; shorten the prompt",
             longest, c->positions);
     return STATUS_OK;
 }
@@ -278,11 +280,11 @@ static status run_sorted_batch(const struct run *r, const struct ranked_prompt *
                                struct generate_output *out)
 {
     int64_t samples = r->options->num_samples;
-    struct token_list *batch = calloc((size_t)count, sizeof *batch);
-    struct generate_output *texts = calloc((size_t)(count * samples), sizeof *texts);
+    struct token_list *batch = NULL;
+    struct generate_output *texts = NULL;
     status result = STATUS_OK;
-    REQUIRE_GOTO(result, done, batch != NULL && texts != NULL, STATUS_INTERNAL,
-                 "out of memory for %" PRId64 " prompts", count);
+    TRY_GOTO(result, done, ALLOCATE(batch, count, "prompts"));
+    TRY_GOTO(result, done, ALLOCATE(texts, count * samples, "texts"));
     for (int64_t i = 0; i < count; i++) {
         batch[i] = prompts[order[i].index];
     }
@@ -305,8 +307,8 @@ status generate_run_sorted(struct kernels *k, struct model *m, const struct toke
 {
     struct generate_options o = *options;
     const struct run r = {.kernels = k, .model = m, .tokenizer = t, .options = &o};
-    struct ranked_prompt *order = calloc((size_t)prompt_count + 1, sizeof *order);
-    REQUIRE(order != NULL, STATUS_INTERNAL, "out of memory for %" PRId64 " prompts", prompt_count);
+    struct ranked_prompt *order = NULL;
+    TRY(ALLOCATE(order, (size_t)prompt_count + 1, "prompts"));
     for (int64_t i = 0; i < prompt_count; i++) {
         order[i] = (struct ranked_prompt){prompts[i].count, i};
     }
@@ -361,6 +363,7 @@ size_t generate_find_stop(const struct generate_options *o, const char *text, si
 status generate_decode(const struct tokenizer *t, const struct generate_options *options,
                        struct generate_output *output, char **out, size_t *bytes)
 {
+    t = tokenizer_target(t);
     TRY(output_text_join(t, options, output->tokens.ids, output->tokens.count, out, bytes));
     size_t stop = generate_find_stop(options, *out, *bytes);
     output->stopped = stop < *bytes;

@@ -43,7 +43,7 @@ status generate_encode_prompt(const struct tokenizer *t, const char *text, struc
 int64_t generate_bytes(const struct model_config *config, enum dtype dtype, int ranks,
                        int64_t tokens);
 
-/* generate_pair_bytes - return the same for a source and its target. */
+/* generate_pair_bytes - return generate_bytes for a source and its target. */
 int64_t generate_pair_bytes(const struct model_config *config, enum dtype dtype, int ranks,
                             int64_t source_tokens, int64_t tokens);
 
@@ -64,7 +64,7 @@ status generate_run(struct kernels *k, struct model *m, const struct tokenizer *
 /* generate_run_sorted - call generate_run with batches of prompts of similar lengths. The outputs
  * have the order of the prompts.
  *
- * Shapes, memory, order and errors as generate_run, without streaming */
+ * Shapes, memory, order and errors are the same as for generate_run. There is no streaming */
 status generate_run_sorted(struct kernels *k, struct model *m, const struct tokenizer *t,
                            const struct token_list *prompts, int64_t prompt_count,
                            int64_t batch_size, const struct generate_options *options,

@@ -31,7 +31,7 @@ struct generate_options {
     int64_t num_beams;       /* 1: no beam search. Beam search does not sample */
     int64_t num_samples;     /* sequences per prompt; with beams the best ones, at most num_beams */
     int64_t first_sequence;  /* index of the first sequence; selects its random numbers */
-    int64_t sequence_stride; /* from the index of a sequence to that of the next one; 0: 1 */
+    int64_t sequence_stride; /* index of the next sequence minus index of this one; 0: 1 */
     double length_penalty;   /* beams are ranked by log-probability / tokens^length_penalty */
     bool early_stopping;     /* beam search ends as soon as num_beams hypotheses have ended */
     int32_t decoder_start;   /* start token of an encoder-decoder */

@@ -57,8 +57,7 @@ static status read_integer(const struct document *d, const char *key, int64_t mi
     return STATUS_OK;
 }
 
-/* If an option is unset, sets it to the integer in the file. If the file has none, sets it to the
- * default. */
+/* If an option is unset, sets it to the integer in the file. If there is none, sets the default. */
 static status complete_integer(const struct document *d, const char *key, int64_t min, int64_t max,
                                int64_t default_value, int64_t *out)
 {

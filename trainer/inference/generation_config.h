@@ -15,19 +15,20 @@ struct generate_options generation_config_unset(void);
 /* The model of a command, and the defaults of the command. */
 struct generation_context {
     int64_t vocabulary;     /* V: the token ids of the model */
-    int64_t positions;      /* of the decoder; the default of max_new_tokens fits into them */
+    int64_t positions;      /* positions of the decoder; they limit the default of max_new_tokens */
     int32_t end_token;      /* -1: none */
     int64_t max_new_tokens; /* default */
     double temperature;     /* default */
     bool is_quiet;          /* log no warning */
 };
 
-/* generation_config_complete - set the options that are not set yet to those of
- * folder/generation_config.json, or without it to the defaults of the context and of transformers.
+/* generation_config_complete - set the options that are not set yet. Their values come from
+ * folder/generation_config.json. Without this file they are the defaults of the context and of
+ * transformers.
  *
- * The lengths of the file include the start token. Its sampling is not used.
+ * The lengths in the file include the start token. Its settings of sampling are not used.
  * options->decoder_start must be set; the file can replace it. One warning names the settings that
- * have another effect in transformers: those that are not supported, and other end tokens.
+ * have another effect in transformers: unsupported settings, and other end tokens.
  *
  * Units     folder NULL: no file
  * Errors    STATUS_DATA naming file, key, value and limit, also of a value that an option replaces;

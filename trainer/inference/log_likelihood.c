@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "base/mirror.h"
+#include "base/device/mirror.h"
 #include "datasets/loader/batch.h"
 #include "trainer/objective/task_head.h"
 
@@ -129,8 +129,8 @@ static status score_all(struct kernels *k, struct model *m, struct pack *p,
     for (int64_t i = 0; i < count; i++) {
         int64_t rows = items[i].count - 1, skipped = rows > longest ? rows - longest : 0;
         REQUIRE(items[i].scored <= longest, STATUS_USAGE,
-                "item %" PRId64 ": %" PRId64 " tokens to score, the model has %" PRId64
-                " positions",
+                "text %" PRId64 " has %" PRId64 " tokens to score, but the model has %" PRId64
+                " positions; split it",
                 i, items[i].scored, longest);
         if (p->rows + rows - skipped > p->capacity) {
             TRY(pack_run(k, m, p, items, out));

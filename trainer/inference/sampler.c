@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "base/random.h"
 
 struct candidate {
@@ -21,15 +22,15 @@ struct sampler {
 status sampler_create(int64_t vocabulary, struct sampler **out)
 {
     *out = NULL;
-    struct sampler *s = calloc(1, sizeof *s);
-    REQUIRE(s != NULL, STATUS_INTERNAL, "out of memory for a sampler");
+    struct sampler *s = NULL;
+    TRY(ALLOCATE(s, 1, "a sampler"));
     s->vocabulary = vocabulary;
-    s->candidates = malloc((size_t)vocabulary * sizeof *s->candidates);
-    s->spare = malloc((size_t)vocabulary * sizeof *s->spare);
-    s->seen = calloc((size_t)vocabulary, 1);
-    if (s->candidates == NULL || s->spare == NULL || s->seen == NULL) {
+    status result = ALLOCATE(s->candidates, vocabulary, "a sampler");
+    KEEP_FIRST(result, ALLOCATE(s->spare, vocabulary, "a sampler"));
+    KEEP_FIRST(result, ALLOCATE(s->seen, vocabulary, "a sampler"));
+    if (result != STATUS_OK) {
         sampler_destroy(&s);
-        RAISE(STATUS_INTERNAL, "out of memory for a sampler");
+        return result;
     }
     *out = s;
     return STATUS_OK;

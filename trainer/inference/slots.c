@@ -4,6 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
+#include "trainer/model/cache.h"
+
 bool slots_is_running(const struct slots *d, int64_t slot)
 {
     const struct slots_sequence *s = &d->sequences[slot];
@@ -18,11 +21,9 @@ status slots_create(struct slots *d, struct kernels *k, struct model *m,
     size_t n = (size_t)limits->slots;
     *d = (struct slots){
         .kernels = k, .model = m, .limits = *limits, .vocabulary = model_get_config(m)->vocabulary};
-    d->sequences = calloc(n, sizeof *d->sequences);
-    d->counts = calloc(n, sizeof *d->counts);
-    d->inputs = calloc(n, sizeof *d->inputs);
-    REQUIRE(d->sequences != NULL && d->counts != NULL && d->inputs != NULL, STATUS_INTERNAL,
-            "out of memory for %zu sequences", n);
+    TRY(ALLOCATE(d->sequences, n, "sequences"));
+    TRY(ALLOCATE(d->counts, n, "the lengths of sequences"));
+    TRY(ALLOCATE(d->inputs, n, "the inputs of sequences"));
     int ranks = model_lm_head_shard(m).count;
     int64_t shard_rows = model_lm_head(m).rows;
     d->logits_stride = ranks > 1 ? ranks * shard_rows : d->vocabulary;

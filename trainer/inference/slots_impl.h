@@ -1,14 +1,15 @@
 /* Sequences in the slots of one key-value cache, and the forward passes that extend them. Private
  * to trainer/inference: engine.c samples their tokens, beam_search.c moves them between slots.
  *
- * On CPUs, the logits of a sequence do not depend on the sequences in other slots: a pass has the
- * rows of one prompt, or one row of each of at most KERNELS_FEW_ROWS sequences. On GPUs, a pass has
- * one row of each of as many sequences as the model has rows. */
+ * On CPUs, a pass has the rows of one prompt, or one row of each of at most KERNELS_FEW_ROWS
+ * sequences. The logits of a sequence therefore do not depend on the sequences in other slots. On
+ * GPUs, a pass has one row of each of as many sequences as the model has rows. */
 #pragma once
 
-#include "base/mirror.h"
+#include "base/device/mirror.h"
 #include "comm/comm.h"
 #include "datasets/tokenizer/tokenizer.h"
+#include "trainer/model/cache.h"
 #include "trainer/model/model.h"
 
 struct slots_sequence {

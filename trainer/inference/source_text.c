@@ -21,12 +21,22 @@ static status find_command(const struct tokenizer *t, struct source_text *source
     return STATUS_OK;
 }
 
+void source_text_set_target(const struct tokenizer *t, int32_t language,
+                            struct generate_options *options)
+{
+    if (tokenizer_language_place(t) == TOKENIZER_LANGUAGE_FIRST) {
+        options->constraints.has_first = true;
+        options->constraints.first_token = language;
+    } else {
+        options->decoder_start = language;
+    }
+}
+
 status source_text_resolve(const struct tokenizer *t, struct source_text *source,
                            struct generate_options *options)
 {
     enum tokenizer_language place = tokenizer_language_place(t);
-    int32_t target = -1;
-    source->language = source->command = -1;
+    source->language = source->target = source->command = -1;
     if (place == TOKENIZER_LANGUAGE_NONE) {
         return find_command(t, source);
     }
@@ -34,13 +44,11 @@ status source_text_resolve(const struct tokenizer *t, struct source_text *source
         TRY(tokenizer_find_language(t, source->from, "--source-lang", &source->language));
     }
     if (source->to != NULL) {
-        TRY(tokenizer_find_language(t, source->to, "--target-lang", &target));
+        TRY(tokenizer_find_language(tokenizer_target(t), source->to, "--target-lang",
+                                    &source->target));
     }
-    if (target >= 0 && place == TOKENIZER_LANGUAGE_FIRST) {
-        options->constraints.has_first = true;
-        options->constraints.first_token = target;
-    } else if (target >= 0) {
-        options->decoder_start = target;
+    if (source->target >= 0) {
+        source_text_set_target(t, source->target, options);
     }
     REQUIRE(options->decoder_start >= 0, STATUS_USAGE,
             "the decoder begins with the language of the target; give it with --target-lang, for "

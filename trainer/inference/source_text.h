@@ -13,6 +13,7 @@ struct source_text {
     const char *prefix;    /* text before each source; NULL: none */
     const char *from, *to; /* values of --source-lang and --target-lang; NULL: not given */
     int32_t language;      /* token of the source's language; -1: none */
+    int32_t target;        /* token of the target's language; -1: none */
     int32_t command;       /* token before each source; -1: none */
 };
 
@@ -24,8 +25,13 @@ struct source_text {
 status source_text_resolve(const struct tokenizer *t, struct source_text *source,
                            struct generate_options *options);
 
+/* source_text_set_target - set the language token of the targets in the options. The tokenizer has
+ * language tokens. */
+void source_text_set_target(const struct tokenizer *t, int32_t language,
+                            struct generate_options *options);
+
 /* source_text_encode - append the ids of a source.
  *
- * Errors    those of text_pair_encode_sequence */
+ * Errors    as text_pair_encode_sequence */
 status source_text_encode(const struct tokenizer *t, const struct source_text *source,
                           const struct text *text, struct token_list *out);

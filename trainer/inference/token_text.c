@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
+
 status token_text_describe(const struct tokenizer *t, int32_t id, char **out)
 {
     char *text = NULL;
@@ -12,16 +14,16 @@ status token_text_describe(const struct tokenizer *t, int32_t id, char **out)
     TRY(tokenizer_decode_continued(t, &id, 1, false, &text, &bytes));
     json_t *valid = json_stringn(text, bytes);
     *out = text;
+    status result = STATUS_OK;
     if (valid == NULL || strlen(text) != bytes) {
-        *out = calloc(bytes + 1, 6);
+        result = ALLOCATE(*out, 6 * (bytes + 1), "a token");
         for (size_t i = 0; *out != NULL && i < bytes; i++) {
             snprintf(*out + 6 * i, 7, "<0x%02X>", (unsigned char)text[i]);
         }
         free(text);
     }
     json_decref(valid);
-    REQUIRE(*out != NULL, STATUS_INTERNAL, "out of memory for a token of %zu bytes", bytes);
-    return STATUS_OK;
+    return result;
 }
 
 status token_text_quote(const struct tokenizer *t, int32_t id, char **out)

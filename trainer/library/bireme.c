@@ -7,7 +7,9 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "base/memory.h"
 #include "build_info.h"
+#include "datasets/tokenizer/text_pair.h"
 #include "trainer/formats/weights/open.h"
 #include "trainer/library/library_impl.h"
 
@@ -133,14 +135,16 @@ static status open_model(bm_model *m, const char *checkpoint, const char *const 
     TRY(comm_self_create(&m->world));
     TRY(weights_open_checkpoint(&m->session, m->world, m->path, (char *const *)settings, count,
                                 MIN_ROWS));
-    TRY(weights_require_single_stack(&m->session, m->path));
-    return text_batch_create(&m->session, &m->batch);
+    m->has_source = recipe_architecture_has_decoder(m->session.recipe.model.architecture);
+    return m->has_source ? STATUS_OK : text_batch_create(&m->session, &m->batch);
 }
 
 static status close_model(bm_model *m)
 {
     chat_close(&m->template);
-    text_batch_destroy(&m->batch);
+    if (!m->has_source) {
+        text_batch_destroy(&m->batch);
+    }
     status result = session_stop(&m->session);
     KEEP_FIRST(result, comm_destroy(&m->world));
     free(m);
@@ -151,15 +155,15 @@ bm_status bm_model_open(const char *checkpoint, const char *const *settings, bm_
 {
     library_begin_call();
     if (out == NULL) {
-        return library_end_call(
-            status_raise(STATUS_USAGE, __FILE__, __LINE__, "the pointer to the model is NULL"));
+        return library_end_call(RAISE_STATUS(STATUS_USAGE, "the pointer to the model is NULL"));
     }
     *out = NULL;
-    bm_model *m = calloc(1, sizeof *m);
-    if (m == NULL) {
-        return library_end_call(RAISE_STATUS(STATUS_INTERNAL, "out of memory for a model"));
+    bm_model *m = NULL;
+    status result = ALLOCATE(m, 1, "a model");
+    if (result != STATUS_OK) {
+        return library_end_call(result);
     }
-    status result = open_model(m, checkpoint, settings);
+    result = open_model(m, checkpoint, settings);
     if (result != STATUS_OK) {
         (void)close_model(m);
         return library_end_call(result);
@@ -213,7 +217,7 @@ bm_model_facts bm_model_facts_of(const bm_model *m)
         .vocabulary = c->vocabulary,
         .positions = model_positions(c),
         .width = c->width,
-        .end_token = t != NULL ? tokenizer_eos(t) : -1,
+        .end_token = t != NULL ? tokenizer_eos(tokenizer_target(t)) : -1,
     };
 }
 
@@ -230,11 +234,19 @@ status library_require_host(const bm_model *m)
     return STATUS_OK;
 }
 
-status library_require_ids(const bm_model *m, const int32_t *ids, int64_t count)
+status library_require_single_stack(const bm_model *m, const char *what)
 {
-    REQUIRE(m != NULL, STATUS_USAGE, "the model is NULL");
-    int64_t vocabulary = model_get_config(m->session.model)->vocabulary;
-    REQUIRE(count >= 0, STATUS_USAGE, "the number of ids is %" PRId64, count);
+    REQUIRE(!m->has_source, STATUS_UNAVAILABLE,
+            "%s is an encoder-decoder (%s), which has no %s here; use bm_translate, bm_generate or "
+            "bm_generate_text",
+            m->path, recipe_architecture_name(m->session.recipe.model.architecture), what);
+    return STATUS_OK;
+}
+
+static status require_ids(const int32_t *ids, int64_t count, int64_t vocabulary)
+{
+    REQUIRE(count >= 0, STATUS_USAGE, "the number of ids is %" PRId64 "; it must be at least 0",
+            count);
     REQUIRE(ids != NULL || count == 0, STATUS_USAGE, "ids is NULL, but their number is %" PRId64,
             count);
     for (int64_t i = 0; i < count; i++) {
@@ -245,6 +257,12 @@ status library_require_ids(const bm_model *m, const int32_t *ids, int64_t count)
     return STATUS_OK;
 }
 
+status library_require_ids(const bm_model *m, const int32_t *ids, int64_t count)
+{
+    REQUIRE(m != NULL, STATUS_USAGE, "the model is NULL");
+    return require_ids(ids, count, model_source_vocabulary(model_get_config(m->session.model)));
+}
+
 /* ---- tokens ---- */
 
 status library_encode(const bm_model *m, const char *text, size_t bytes, bool special,
@@ -252,6 +270,11 @@ status library_encode(const bm_model *m, const char *text, size_t bytes, bool sp
 {
     TRY(library_require_tokenizer(m));
     TRY(library_require_text(text, bytes));
+    if (m->has_source) {
+        return text_pair_encode_sequence(m->session.tokenizer, NULL,
+                                         &(struct text){text != NULL ? text : "", bytes},
+                                         TEXT_SOURCE, -1, ids);
+    }
     TRY(tokenizer_append_bos(m->session.tokenizer, ids));
     return tokenizer_encode(m->session.tokenizer, text, bytes, special, ids);
 }
@@ -284,10 +307,11 @@ bm_status bm_decode(const bm_model *m, const int32_t *ids, int64_t count, char *
     *bytes = 0;
     status result = library_require_tokenizer(m);
     if (result == STATUS_OK) {
-        result = library_require_ids(m, ids, count);
+        result = require_ids(ids, count, model_get_config(m->session.model)->vocabulary);
     }
     if (result == STATUS_OK) {
-        result = tokenizer_decode(m->session.tokenizer, ids, count, true, text, bytes);
+        result =
+            tokenizer_decode(tokenizer_target(m->session.tokenizer), ids, count, true, text, bytes);
     }
     return library_end_call(result);
 }

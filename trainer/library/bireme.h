@@ -1,5 +1,6 @@
 /* bireme.h - C interface to a model trained by Bireme: tokenization, streaming text generation,
- * chat, logits, log-probabilities, sentence embeddings, labels, masked words and answers.
+ * chat, translation, logits, log-probabilities, sentence embeddings, labels, masked words and
+ * answers.
  *
  *     bm_model *model = NULL;
  *     char *text = NULL;
@@ -87,9 +88,10 @@ BM_API bm_status bm_model_open(const char *checkpoint, const char *const *settin
 /* bm_model_close - free a model and set *model to NULL; model and *model may be NULL. */
 BM_API void bm_model_close(bm_model **model);
 
+/* With two vocabularies, `vocabulary` and `end_token` belong to the vocabulary of the targets. */
 typedef struct bm_model_facts {
     int64_t parameters; /* number of weights */
-    int64_t vocabulary; /* token ids are in [0, vocabulary) */
+    int64_t vocabulary; /* generated ids are in [0, vocabulary) */
     int64_t positions;  /* maximum length of a sequence in tokens */
     int64_t width;      /* elements of a sentence embedding */
     int32_t end_token;  /* end-of-sequence token; -1: the tokenizer has none */
@@ -109,21 +111,25 @@ BM_API const char *bm_model_checkpoint(const bm_model *model);
 /* bm_encode - convert text to token ids.
  *
  * The ids start with the beginning-of-sequence token if the tokenizer adds one. If `special` is not
- * 0, names of special tokens in the text become these tokens.
+ * 0, names of special tokens in the text become these tokens. With an encoder-decoder, the text is
+ * a source: the ids include its end token or its other special tokens, and `special` has no effect.
  *
  * Memory    the caller frees *ids with bm_free()
  * Errors    BM_DATA: no tokenizer, or a character-level tokenizer does not have a character */
 BM_API bm_status bm_encode(const bm_model *model, const char *text, size_t bytes, int special,
                            int32_t **ids, int64_t *count);
 
-/* bm_decode - convert token ids to text, without special tokens.
+/* bm_decode - convert token ids to text, without special tokens. With two vocabularies, the ids are
+ * ids of targets.
  *
  * Memory    the caller frees *text with bm_free(); a NUL byte follows the *bytes bytes
  * Errors    BM_DATA: the model has no tokenizer, or an id is outside the vocabulary */
 BM_API bm_status bm_decode(const bm_model *model, const int32_t *ids, int64_t count, char **text,
                            size_t *bytes);
 
-/* ---- text generation with a causal model ---- */
+/* ---- text generation with a causal model or an encoder-decoder ----
+ *
+ * The prompt of an encoder-decoder is its source, and the text is the target. */
 
 /* Each comment starts with the default. */
 typedef struct bm_generate_options {
@@ -140,7 +146,8 @@ typedef struct bm_generate_options {
                 * 0: it ends there, with a warning (W-LENGTH). Beam search always ends there */
 } bm_generate_options;
 
-/* bm_generate_defaults - return the default options, which are those of `bireme generate`. */
+/* bm_generate_defaults - return the default options. They are the defaults of `bireme generate` for
+ * a causal model. */
 BM_API bm_generate_options bm_generate_defaults(void);
 
 /* Receives new bytes of the text as they become available, in whole characters, without a NUL byte
@@ -150,14 +157,17 @@ typedef int bm_stream(void *user, const char *text, size_t bytes);
 
 /* bm_generate - generate the text that follows the given ids; the text does not include them.
  *
- * With options NULL the defaults apply. With count 0 the text is generated from its beginning.
+ * With options NULL the defaults apply. The defaults of an encoder-decoder are temperature 0 and
+ * the settings of its generation_config.json. The forced and forbidden tokens and the minimum
+ * length of this file always apply. With count 0 a causal model generates the text from its
+ * beginning.
  *
  * Memory    the caller frees *text with bm_free(); a NUL byte follows it. text and bytes may be
  *           NULL, for example if stream is used
  * Order     stream (or NULL) is called by this thread, before the function returns
  * Errors    BM_USAGE: an option is out of range, or the ids fill all positions of the model;
- *           BM_DATA: not a causal model, no tokenizer, or an id outside the vocabulary;
- *           BM_NOT_FINITE */
+ *           BM_DATA: the model does not generate text, no tokenizer, or an id outside the
+ *           vocabulary; BM_NOT_FINITE */
 BM_API bm_status bm_generate(bm_model *model, const int32_t *ids, int64_t count,
                              const bm_generate_options *options, bm_stream *stream, void *user,
                              char **text, size_t *bytes);
@@ -165,7 +175,7 @@ BM_API bm_status bm_generate(bm_model *model, const int32_t *ids, int64_t count,
 /* bm_generate_text - generate the text that follows a prompt text.
  *
  * The prompt is encoded as by bm_encode with special tokens. The other arguments and the errors are
- * those of bm_generate. */
+ * the same as in bm_generate. */
 BM_API bm_status bm_generate_text(bm_model *model, const char *prompt, size_t prompt_bytes,
                                   const bm_generate_options *options, bm_stream *stream, void *user,
                                   char **text, size_t *bytes);
@@ -180,14 +190,44 @@ typedef struct bm_message {
 /* bm_chat - generate the assistant's next message of a conversation.
  *
  * The chat template of the checkpoint's tokenizer makes the prompt. The text ends at the template's
- * end of turn. The other arguments are those of bm_generate. Unlike `bireme chat`, the function
- * never leaves out old messages.
+ * end of turn; a target of an encoder-decoder ends at the end token. The other arguments are those
+ * of bm_generate. Unlike `bireme chat`, the function never omits old messages.
  *
- * Errors    those of bm_generate; BM_NO_INPUT: the tokenizer has no chat template; BM_USAGE: no
+ * Errors    as bm_generate; BM_NO_INPUT: the tokenizer has no chat template; BM_USAGE: no
  *           message, or an unknown role; BM_DATA: the template cannot represent the messages */
 BM_API bm_status bm_chat(bm_model *model, const bm_message *messages, int64_t count,
                          const bm_generate_options *options, bm_stream *stream, void *user,
                          char **text, size_t *bytes);
+
+/* Options of bm_translate. Each comment starts with the default. -1, or NaN for length_penalty,
+ * selects the value of generation_config.json in the checkpoint. Without this value, the number in
+ * parentheses applies. */
+typedef struct bm_translate_options {
+    const char *source_prefix;    /* NULL; text before the source, such as a task of T5 */
+    const char *source_lang;      /* NULL; language of the source, such as "en_XX" */
+    const char *target_lang;      /* NULL; language of the target, such as "es_XX" or "es" */
+    int64_t max_new_tokens;       /* -1 (128, at most the decoder's positions) */
+    int64_t min_new_tokens;       /* -1 (0) */
+    int64_t num_beams;            /* -1 (1: always the most probable token) */
+    double length_penalty;        /* NaN (1); used by beam search only */
+    int64_t no_repeat_ngram_size; /* -1 (0: no limit) */
+    int early_stopping; /* 0; 1: beam search ends as soon as num_beams targets have ended */
+} bm_translate_options;
+
+/* bm_translate_defaults - return the default options of `bireme translate`. */
+BM_API bm_translate_options bm_translate_defaults(void);
+
+/* bm_translate - generate the target of a source with an encoder-decoder, as `bireme translate` and
+ * `bireme summarize` do. An empty source has an empty target.
+ *
+ * With options NULL the defaults apply.
+ *
+ * Memory    the caller frees *text with bm_free(); a NUL byte follows the *bytes bytes
+ * Errors    BM_USAGE: an option is out of range, the tokenizer has no such language, or the source
+ *           has more tokens than the model has positions; BM_DATA: not an encoder-decoder, no
+ *           tokenizer, or an invalid generation_config.json; BM_NOT_FINITE */
+BM_API bm_status bm_translate(bm_model *model, const char *source, size_t source_bytes,
+                              const bm_translate_options *options, char **text, size_t *bytes);
 
 /* The reason why a generated text ended. */
 typedef enum bm_end {
@@ -199,15 +239,15 @@ typedef enum bm_end {
     BM_END_STREAM     /* bm_stream returned a value other than 0 */
 } bm_end;
 
-/* bm_generate_end - return why the last text of bm_generate, bm_generate_text or bm_chat with this
- * model ended. */
+/* bm_generate_end - return why the last text of bm_generate, bm_generate_text, bm_chat or
+ * bm_translate with this model ended. */
 BM_API bm_end bm_generate_end(const bm_model *model);
 
 /* bm_log_probabilities - compute out[i] = ln p(ids[i + 1] | ids[0], ..., ids[i]).
  *
  * Shapes    ids [count], out [count - 1]; 2 <= count <= positions + 1
  * Errors    BM_USAGE: count is out of range; BM_DATA: not a causal model, or an id outside the
- *           vocabulary; BM_NOT_FINITE */
+ *           vocabulary; BM_UNAVAILABLE: an encoder-decoder; BM_NOT_FINITE */
 BM_API bm_status bm_log_probabilities(bm_model *model, const int32_t *ids, int64_t count,
                                       double *out);
 
@@ -217,17 +257,18 @@ BM_API bm_status bm_log_probabilities(bm_model *model, const int32_t *ids, int64
  *
  * Shapes    ids [count], out [count, vocabulary]; 1 <= count <= positions
  * Errors    BM_DATA: count is out of range, an id is outside the vocabulary, or the model has a
- *           fine-tuning head; BM_UNAVAILABLE: the model is on a GPU; BM_NOT_FINITE */
+ *           fine-tuning head; BM_UNAVAILABLE: the model is on a GPU or an encoder-decoder;
+ *           BM_NOT_FINITE */
 BM_API bm_status bm_logits(bm_model *model, const int32_t *ids, int64_t count, float *out);
 
 /* ---- predictions for a text ----
  *
- * Texts must be valid UTF-8 without NUL bytes, except those of bm_embed. The functions share these
- * errors:
+ * Texts must be valid UTF-8 without NUL bytes; bm_embed accepts other texts too. The functions
+ * share these errors:
  *
  * Errors    BM_DATA: the objective of the model is another one, no tokenizer, an invalid text, or
  *           one without tokens or with more than the model's positions; BM_UNAVAILABLE: the model
- *           is on a GPU; BM_NOT_FINITE */
+ *           is on a GPU or an encoder-decoder; BM_NOT_FINITE */
 
 /* bm_embed - compute the sentence embedding of a text, as `bireme embed` does.
  *
@@ -251,8 +292,8 @@ typedef struct bm_label {
  * `pair` if the model was trained on pairs. regress: one number. classify_tokens: labels of each
  * word. `pair` is NULL without a second text.
  *
- * Shapes    *labels [*count]: the top_k labels, the most probable first; of words: those of the
- *           first word, then those of the next one
+ * Shapes    *labels [*count]: the top_k labels, the most probable first. With words: the labels of
+ *           the first word, then the labels of the next one
  * Memory    the caller frees *labels with bm_free(); the names are part of the same block
  * Errors    those above; BM_USAGE: top_k < 1; BM_DATA: no second text, or objective choose */
 BM_API bm_status bm_classify(bm_model *model, const char *text, size_t bytes, const char *pair,

@@ -5,8 +5,9 @@
 
 #include "base/memory.h"
 #include "trainer/formats/weights/open.h"
-#include "trainer/inference/generate.h"
+#include "trainer/inference/generation_config.h"
 #include "trainer/inference/log_likelihood.h"
+#include "trainer/inference/source_text.h"
 #include "trainer/library/library_impl.h"
 
 bm_generate_options bm_generate_defaults(void)
@@ -23,8 +24,8 @@ bm_generate_options bm_generate_defaults(void)
     };
 }
 
-/* Checks and converts the options. The limits are those of the options of `bireme generate`. NaN is
- * outside every range. */
+/* Checks and converts the options. The limits are the same as for the options of `bireme generate`.
+ * NaN is outside every range. */
 static status check_options(const bm_generate_options *o, struct generate_options *out)
 {
     const struct {
@@ -55,7 +56,8 @@ static status check_options(const bm_generate_options *o, struct generate_option
     out->slide = o->slide != 0;
     for (int i = 0; o->stops != NULL && o->stops[i] != NULL; i++) {
         REQUIRE(i < GENERATE_STOPS_MAX && o->stops[i][0] != '\0', STATUS_USAGE,
-                "stops: at most %d strings, none of them empty", GENERATE_STOPS_MAX);
+                "stops: string %d is empty, or is more than the %d strings that are supported",
+                i + 1, GENERATE_STOPS_MAX);
         out->stops[out->stop_count++] = o->stops[i];
     }
     return STATUS_OK;
@@ -107,8 +109,37 @@ static status begin_document(const bm_model *m, struct token_list *ids)
         return STATUS_OK;
     }
     REQUIRE(tokenizer_eos(t) >= 0, STATUS_USAGE,
-            "an empty prompt requires a tokenizer with an end-of-text token");
+            "the prompt is empty, and the tokenizer has no end-of-text token to begin with; give "
+            "a prompt");
     return token_list_add(ids, tokenizer_eos(t));
+}
+
+/* Sets the first token of the target of a source. */
+static status begin_target(const bm_model *m, const struct token_list *source,
+                           struct generate_options *options)
+{
+    struct source_text language = {0};
+    REQUIRE(source->count > 0, STATUS_USAGE, "the source has no tokens; give a text");
+    return source_text_resolve(m->session.tokenizer, &language, options);
+}
+
+/* Checks the requested options. Without them, an encoder-decoder has the options of its
+ * generation_config.json. */
+static status choose_options(const bm_model *m, const bm_generate_options *requested,
+                             struct generate_options *out)
+{
+    const bm_generate_options defaults = bm_generate_defaults();
+    struct generate_options unset = generation_config_unset();
+    TRY(check_options(requested != NULL ? requested : &defaults, out));
+    if (!m->has_source) {
+        return STATUS_OK;
+    }
+    if (requested == NULL) {
+        *out = unset;
+    } else {
+        out->constraints = unset.constraints;
+    }
+    return library_complete_source_options(m, defaults.max_new_tokens, out);
 }
 
 static bm_end find_end(const struct generate_options *options, const struct generate_output *output)
@@ -137,15 +168,16 @@ static status generate_output_text(bm_model *m, struct token_list *prompt,
     struct session *s = &m->session;
     struct generate_options options;
     struct generate_output output = {0};
-    bm_generate_options defaults = bm_generate_defaults();
     struct listener whole = listener;
     char *text = NULL;
     size_t bytes = 0;
     bool streams = listener.stream != NULL;
-    TRY(check_options(requested != NULL ? requested : &defaults, &options));
+    TRY(choose_options(m, requested, &options));
     TRY(library_require_tokenizer(m));
-    TRY(weights_require_causal(s, m->path));
-    TRY(prompt->count > 0 ? STATUS_OK : begin_document(m, prompt));
+    TRY(weights_require_generator(s, m->path));
+    TRY(m->has_source       ? begin_target(m, prompt, &options)
+        : prompt->count > 0 ? STATUS_OK
+                            : begin_document(m, prompt));
     stream_ended = false;
     options.should_stop = streams ? is_stream_ended : NULL;
     options.end_token = listener.end_token;
@@ -195,6 +227,20 @@ static status begin_text(bm_model *m, struct text_output out)
     return STATUS_OK;
 }
 
+/* Generates a text from the tokens of a prompt, unless there is an error. Ends the call, and frees
+ * the prompt. */
+static bm_status end_text(bm_model *m, status result, struct token_list *prompt,
+                          const bm_generate_options *options, struct listener listener,
+                          struct text_output out)
+{
+    if (result == STATUS_OK) {
+        result = generate_output_text(m, prompt, options, listener, out);
+    }
+    library_end_use(m);
+    token_list_free(prompt);
+    return library_end_call(result);
+}
+
 bm_status bm_generate(bm_model *m, const int32_t *ids, int64_t count,
                       const bm_generate_options *options, bm_stream *stream, void *user,
                       char **text, size_t *bytes)
@@ -211,12 +257,7 @@ bm_status bm_generate(bm_model *m, const int32_t *ids, int64_t count,
     if (result == STATUS_OK) {
         result = token_list_append(&prompt, ids, count);
     }
-    if (result == STATUS_OK) {
-        result = generate_output_text(m, &prompt, options, listener, out);
-    }
-    library_end_use(m);
-    token_list_free(&prompt);
-    return library_end_call(result);
+    return end_text(m, result, &prompt, options, listener, out);
 }
 
 bm_status bm_generate_text(bm_model *m, const char *prompt, size_t prompt_bytes,
@@ -232,12 +273,7 @@ bm_status bm_generate_text(bm_model *m, const char *prompt, size_t prompt_bytes,
         return library_end_call(result);
     }
     result = library_encode(m, prompt, prompt_bytes, true, &ids);
-    if (result == STATUS_OK) {
-        result = generate_output_text(m, &ids, options, listener, out);
-    }
-    library_end_use(m);
-    token_list_free(&ids);
-    return library_end_call(result);
+    return end_text(m, result, &ids, options, listener, out);
 }
 
 /* ---- conversations ---- */
@@ -258,17 +294,17 @@ static status find_role(const char *name, enum chat_role *out)
             return STATUS_OK;
         }
     }
-    RAISE(STATUS_USAGE, "the role of a message is \"%.50s\"; it must be system, user or assistant",
+    RAISE(STATUS_USAGE, "the role of a message is '%.50s'; it must be system, user or assistant",
           name != NULL ? name : "NULL");
 }
 
 static status encode_messages(const bm_model *m, const bm_message *messages, int64_t count,
                               struct token_list *ids)
 {
-    struct chat_text text = {0};
-    REQUIRE(count > 0 && messages != NULL, STATUS_USAGE, "there is no message");
-    struct chat_message *list = calloc((size_t)count, sizeof *list);
-    REQUIRE(list != NULL, STATUS_INTERNAL, "out of memory for %" PRId64 " messages", count);
+    REQUIRE(count > 0 && messages != NULL, STATUS_USAGE,
+            "the list of messages is NULL or empty; give at least one message");
+    struct chat_message *list = NULL;
+    TRY(ALLOCATE(list, count, "messages"));
     status result = STATUS_OK;
     for (int64_t i = 0; i < count; i++) {
         TRY_GOTO(result, done, find_role(messages[i].role, &list[i].role));
@@ -276,10 +312,7 @@ static status encode_messages(const bm_model *m, const bm_message *messages, int
         list[i].text = messages[i].bytes > 0 ? messages[i].text : "";
         list[i].bytes = messages[i].bytes;
     }
-    result = chat_encode(m->template, m->session.tokenizer, list, count,
-                         (struct chat_frame){.add_generation_prompt = true}, &text);
-    token_list_free(&text.loss_mask);
-    *ids = text.ids;
+    result = chat_encode_prompt(m->template, m->session.tokenizer, list, count, m->has_source, ids);
 done:
     free(list);
     return result;
@@ -292,7 +325,7 @@ static status generate_response(bm_model *m, const bm_message *messages, int64_t
     struct token_list ids = {0};
     TRY(open_template(m));
     int32_t end_token = chat_end_of_turn(m->template);
-    listener.end_token = &end_token;
+    listener.end_token = m->has_source ? NULL : &end_token; /* a target has the end token */
     listener.skips_spaces = chat_strips(m->template);
     status result = encode_messages(m, messages, count, &ids);
     if (result == STATUS_OK) {
@@ -326,6 +359,7 @@ static status compute_log_probabilities(bm_model *m, const int32_t *ids, int64_t
     const struct session *s = &m->session;
     int64_t positions = model_positions(model_get_config(s->model));
     struct log_likelihood_result sum;
+    TRY(library_require_single_stack(m, "log-probabilities of ids"));
     TRY(weights_require_causal(s, m->path));
     REQUIRE(count >= 2 && count - 1 <= positions, STATUS_USAGE,
             "the number of ids is %" PRId64 "; it must be at least 2 and at most %" PRId64
@@ -354,13 +388,13 @@ static status compute_logits(bm_model *m, struct token_list *ids, float *out)
     struct text_batch *b = &m->batch;
     struct tensor hidden;
     int32_t *rows = NULL;
+    TRY(library_require_single_stack(m, "logits of ids"));
     if (s->recipe.objective != OBJECTIVE_MLM) {
         TRY(weights_require_causal(s, m->path));
     }
     TRY(text_batch_set(b, ids, ids->count));
     if (s->recipe.objective == OBJECTIVE_MLM) {
-        rows = malloc((size_t)ids->count * sizeof *rows);
-        REQUIRE(rows != NULL, STATUS_INTERNAL, "out of memory for %" PRId64 " rows", ids->count);
+        TRY(ALLOCATE(rows, ids->count, "rows"));
         for (int64_t i = 0; i < ids->count; i++) {
             rows[i] = (int32_t)i;
         }

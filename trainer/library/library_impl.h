@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "datasets/chat/chat.h"
+#include "trainer/inference/generate.h"
 #include "trainer/inference/prediction/text_batch.h"
 #include "trainer/library/bireme.h"
 
@@ -15,7 +16,8 @@ struct bm_model {
     char path[FILE_PATH_BYTES];
     struct comm *world;
     struct session session;
-    struct text_batch batch;        /* the input of a prediction */
+    bool has_source;                /* the model is an encoder-decoder */
+    struct text_batch batch;        /* the input of a prediction; unused with has_source */
     struct chat_template *template; /* opened by the first call of bm_chat */
     bm_end end;                     /* of the last generated text */
     pid_t process;                  /* that opened the model */
@@ -26,7 +28,7 @@ struct bm_model {
 /* library_divert_messages - keep the messages of this thread for bm_error and bm_warning. */
 void library_divert_messages(void);
 
-/* library_begin_call - clear the messages of the last call and divert those of this call. */
+/* library_begin_call - clear the messages of the last call and divert the messages of this call. */
 void library_begin_call(void);
 
 /* library_end_call - keep the error of the call, and end the diversion. */
@@ -55,7 +57,22 @@ status library_require_tokenizer(const bm_model *m);
  * Errors    STATUS_UNAVAILABLE with the remedy */
 status library_require_host(const bm_model *m);
 
-/* library_require_ids - check that there is a model and that its vocabulary contains all ids.
+/* library_require_single_stack - check that the model is not an encoder-decoder. `what` names the
+ * result that such a model does not have.
+ *
+ * Errors    STATUS_UNAVAILABLE */
+status library_require_single_stack(const bm_model *m, const char *what);
+
+/* library_complete_source_options - set the options of an encoder-decoder that are not set yet.
+ * Their values come from its generation_config.json, or else are the defaults of `bireme
+ * translate`.
+ *
+ * Errors    as generation_config_complete */
+status library_complete_source_options(const bm_model *m, int64_t max_new_tokens,
+                                       struct generate_options *options);
+
+/* library_require_ids - check that there is a model and that its vocabulary, of sources in an
+ * encoder-decoder, contains all ids.
  *
  * Errors    STATUS_USAGE, STATUS_DATA */
 status library_require_ids(const bm_model *m, const int32_t *ids, int64_t count);
@@ -63,6 +80,6 @@ status library_require_ids(const bm_model *m, const int32_t *ids, int64_t count)
 /* library_encode - encode a text with the tokenizer's beginning token.
  *
  * Memory    appends to *ids
- * Errors    those of library_require_tokenizer, library_require_text and tokenizer_encode */
+ * Errors    as library_require_tokenizer, library_require_text and tokenizer_encode */
 status library_encode(const bm_model *m, const char *text, size_t bytes, bool special,
                       struct token_list *ids);

@@ -2,15 +2,19 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "trainer/inference/prediction/prediction.h"
 #include "trainer/inference/prediction/text_input.h"
 #include "trainer/library/library_impl.h"
 
-/* Reserves the model and checks that it can read texts on this device. */
-static status begin_prediction(bm_model *m)
+/* Reserves the model and checks that it can read texts on this device. `what` is the result. */
+static status begin_prediction(bm_model *m, const char *what)
 {
     TRY(library_begin_use(m));
-    status result = library_require_tokenizer(m);
+    status result = library_require_single_stack(m, what);
+    if (result == STATUS_OK) {
+        result = library_require_tokenizer(m);
+    }
     if (result == STATUS_OK) {
         result = library_require_host(m);
     }
@@ -48,7 +52,7 @@ static status embed_text(bm_model *m, const struct text *text, float *out)
 bm_status bm_embed(bm_model *m, const char *text, size_t bytes, float *out)
 {
     library_begin_call();
-    status result = begin_prediction(m);
+    status result = begin_prediction(m, "embeddings");
     if (result == STATUS_OK) {
         result = embed_text(m, &(struct text){text, bytes}, out);
         library_end_use(m);
@@ -76,8 +80,9 @@ static status make_labels(const struct session *s, const struct prediction *p,
     char buffer[PREDICTION_NAME_BYTES];
     int64_t count = p->rows * p->columns, bytes = count_name_bytes(s, p);
     struct text rest = *text;
-    bm_label *labels = malloc((size_t)count * sizeof *labels + (size_t)bytes);
-    REQUIRE(labels != NULL, STATUS_INTERNAL, "out of memory for the labels");
+    bm_label *labels = NULL; /* the names follow */
+    size_t capacity = (size_t)count * sizeof *labels + (size_t)bytes;
+    TRY(memory_allocate_array(&labels, capacity, 1, "the labels"));
     char *names = (char *)(labels + count);
     for (int64_t i = 0; i < count; i++) {
         const char *name = prediction_label_name(s, p->scores[i].index, buffer);
@@ -103,8 +108,8 @@ static status make_labels(const struct session *s, const struct prediction *p,
 /* The label of a model for regression has no name, and its score is the number. */
 static status make_number(double value, const struct text *text, bm_label **out)
 {
-    bm_label *label = malloc(sizeof *label);
-    REQUIRE(label != NULL, STATUS_INTERNAL, "out of memory for a label");
+    bm_label *label = NULL;
+    TRY(ALLOCATE(label, 1, "a label"));
     *label = (bm_label){.name = "", .score = value, .end = text->count};
     *out = label;
     return STATUS_OK;
@@ -138,7 +143,7 @@ static status classify_text(bm_model *m, const struct text *text, const struct t
     int64_t first = 0, cut = 0;
     double value = 0;
     REQUIRE(!recipe->data.text_pairs || pair->bytes != NULL, STATUS_DATA,
-            "there is no second text, but the model was trained on pairs of texts");
+            "%s was trained on pairs of texts; give the second text too", m->path);
     status result = text_pair_encode(m->session.tokenizer, text, pair, 0, &ids, &first, &cut);
     TRY_GOTO(result, done, result);
     if (recipe->objective == OBJECTIVE_REGRESS) {
@@ -170,7 +175,8 @@ static status predict_label(bm_model *m, const struct text *text, const struct t
         TRY(read_text(pair->bytes, pair->count, &second));
     }
     if (prediction_supports(s, PREDICTION_WORDS)) {
-        REQUIRE(second.bytes == NULL, STATUS_DATA, "a model for labels of words reads one text");
+        REQUIRE(second.bytes == NULL, STATUS_DATA,
+                "%s labels words and reads one text; omit the second text", m->path);
         return classify_words(m, &first, top_k, labels, count);
     }
     return classify_text(m, &first, &second, top_k, labels, count);
@@ -185,7 +191,7 @@ bm_status bm_classify(bm_model *m, const char *text, size_t bytes, const char *p
     }
     *labels = NULL;
     *count = 0;
-    status result = begin_prediction(m);
+    status result = begin_prediction(m, "labels");
     if (result == STATUS_OK) {
         result = predict_label(m, &(struct text){text, bytes}, &(struct text){pair, pair_bytes},
                                top_k, labels, count);
@@ -202,18 +208,15 @@ static status make_tokens(const struct session *s, const struct prediction *p, b
     int64_t count = p->rows * p->columns;
     size_t bytes = 0, capacity = (size_t)count * (sizeof(bm_token) + 16);
     size_t used = (size_t)count * sizeof(bm_token);
-    char *block = malloc(capacity), *text = NULL;
+    char *block = NULL, *text = NULL;
     status result = STATUS_OK;
-    REQUIRE(block != NULL, STATUS_INTERNAL, "out of memory for the tokens");
+    TRY(ALLOCATE(block, capacity, "the tokens"));
     for (int64_t i = 0; i < count; i++) {
         int32_t id = (int32_t)p->scores[i].index;
         TRY_GOTO(result, done, tokenizer_decode(s->tokenizer, &id, 1, false, &text, &bytes));
         if (used + bytes + 1 > capacity) {
             capacity = 2 * (used + bytes + 1);
-            char *grown = realloc(block, capacity);
-            REQUIRE_GOTO(result, done, grown != NULL, STATUS_INTERNAL,
-                         "out of memory for the tokens");
-            block = grown;
+            TRY_GOTO(result, done, GROW(block, capacity, "the tokens"));
         }
         ((bm_token *)(void *)block)[i] =
             (bm_token){.id = id, .probability = p->scores[i].probability, .bytes = bytes};
@@ -269,7 +272,7 @@ bm_status bm_fill_mask(bm_model *m, const char *text, size_t bytes, int64_t top_
     }
     *tokens = NULL;
     *masks = 0;
-    status result = begin_prediction(m);
+    status result = begin_prediction(m, "masked words");
     if (result == STATUS_OK) {
         result = fill_masks(m, &(struct text){text, bytes}, top_k, tokens, masks);
         library_end_use(m);
@@ -301,7 +304,7 @@ bm_status bm_answer(bm_model *m, const char *question, size_t question_bytes, co
         return library_end_call(RAISE_STATUS(STATUS_USAGE, "the output is NULL"));
     }
     *out = (bm_answer_span){0, 0, 0};
-    status result = begin_prediction(m);
+    status result = begin_prediction(m, "answers");
     if (result == STATUS_OK) {
         result = find_answer(m, &(struct text){question, question_bytes},
                              &(struct text){context, context_bytes}, out);

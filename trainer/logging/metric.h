@@ -1,14 +1,12 @@
 /* A named value of a metrics line. */
 #pragma once
 
-#include <stdbool.h>
 #include <stdint.h>
 
 enum metric_kind {
     METRIC_NUMBER,
     METRIC_INTEGER,
     METRIC_TEXT,
-    METRIC_FLAG,
     METRIC_NULL,
     METRIC_JSON /* an array or object */
 };
@@ -18,7 +16,7 @@ struct metric {
     const char *name;
     enum metric_kind kind;
     double number;    /* METRIC_NUMBER */
-    int64_t integer;  /* METRIC_INTEGER; METRIC_FLAG: 0 or 1 */
+    int64_t integer;  /* METRIC_INTEGER */
     const char *text; /* METRIC_TEXT, METRIC_JSON */
 };
 
@@ -38,12 +36,6 @@ static inline struct metric metric_integer(const char *name, int64_t integer)
 static inline struct metric metric_text(const char *name, const char *text)
 {
     return (struct metric){.name = name, .kind = METRIC_TEXT, .text = text};
-}
-
-/* metric_flag - make a field with a Boolean value. */
-static inline struct metric metric_flag(const char *name, bool flag)
-{
-    return (struct metric){.name = name, .kind = METRIC_FLAG, .integer = flag};
 }
 
 /* metric_null - make a field with the value null. */

@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "trainer/logging/json_text.h"
 #include "trainer/logging/tensorboard.h"
 
@@ -103,10 +104,9 @@ static status drop_later_lines(struct metrics *m, const char *archive)
     int file = -1;
     int64_t end = 0;
     TRY(file_read(m->path, file_limit_bytes, &text, &bytes));
-    struct dropped dropped = {.text = malloc(bytes + 1)};
+    struct dropped dropped = {0};
     status result = STATUS_OK;
-    REQUIRE_GOTO(result, done, dropped.text != NULL, STATUS_INTERNAL,
-                 "out of memory for the lines of %s", m->path);
+    TRY_GOTO(result, done, ALLOCATE(dropped.text, bytes + 1, m->path));
     size_t kept_bytes = drop_lines(m, text, bytes, &dropped);
     if (dropped.bytes > 0) {
         TRY_GOTO(result, done, open_archive(archive, &file, &end));
@@ -188,8 +188,8 @@ status metrics_open(const char *path, int64_t resume_step, int64_t resume_spikes
     int file;
     TRY(file_open_output(path, O_WRONLY | O_APPEND, &file)); /* refuses links and pipes */
     close(file);
-    struct metrics *m = calloc(1, sizeof *m);
-    REQUIRE(m != NULL, STATUS_INTERNAL, "out of memory for the log %s", path);
+    struct metrics *m = NULL;
+    TRY(ALLOCATE(m, 1, path));
     m->first_step = resume_step + 1;
     m->spikes = resume_spikes;
     snprintf(m->path, sizeof m->path, "%s", path);
@@ -230,8 +230,6 @@ static json_t *value_to_json(const struct metric *field)
         return json_integer(field->integer);
     case METRIC_TEXT:
         return json_text_create(field->text, strlen(field->text));
-    case METRIC_FLAG:
-        return json_boolean(field->integer != 0);
     case METRIC_NULL:
         return json_null();
     case METRIC_JSON:

@@ -2,7 +2,7 @@
  * BIREME_NVML, or libnvidia-ml.so.1. */
 #pragma once
 
-#include "base/device.h"
+#include "base/device/device.h"
 
 /* Values of a GPU; NAN: unknown. */
 struct nvml_reading {

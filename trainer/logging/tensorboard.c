@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/memory.h"
 #include "tensorboard.pb-c.h"
 
 enum {
@@ -138,8 +139,8 @@ static status create_file(struct tensorboard *t, const char *folder, int64_t fir
 status tensorboard_create(const char *folder, int64_t first_step, struct tensorboard **out)
 {
     *out = NULL;
-    struct tensorboard *t = calloc(1, sizeof *t);
-    REQUIRE(t != NULL, STATUS_INTERNAL, "out of memory for the event file in %s", folder);
+    struct tensorboard *t = NULL;
+    TRY(ALLOCATE(t, 1, folder));
     t->file = -1;
     for (int i = 0; i < SCALARS_MAX; i++) {
         t->values[i] = (Tensorboard__Summary__Value)TENSORBOARD__SUMMARY__VALUE__INIT;

@@ -14,7 +14,7 @@
  *
  * Sources   NVIDIA's data sheets and white papers, dense bf16. A row with "/ 2" has the number with
  *           sparsity, of which dense products reach half. The white papers name f32 as the type of
- *           the sums. The data sheets do not name it, so the rate of the L40S may be that of
+ *           the sums. The data sheets do not name it, so the rate of the L40S may be the rate with
  *           smaller sums: GeForce GPUs of the same generation need twice the time for f32 */
 static const struct {
     const char *pattern;

@@ -2,7 +2,7 @@
  * and the sensors of the GPU of this rank. docs/reference/flops.md defines the FLOPs. */
 #pragma once
 
-#include "base/device.h"
+#include "base/device/device.h"
 #include "trainer/logging/metric.h"
 
 /* FLOPs of a token, forward and backward. `token` counts half of causal attention,
@@ -20,14 +20,15 @@ struct utilization {
 enum { UTILIZATION_FIELDS = 6 };
 
 /* utilization_peak_tflops - return the peak rate of a device, or 0 if it is unknown. The name is
- * that of device_name, with the model in parentheses: "GPU 0 (NVIDIA H200)".
+ * the result of device_name, with the model in parentheses: "GPU 0 (NVIDIA H200)".
  *
  * Units     1e12 FLOPs per second of dense bf16 products with f32 sums */
 double utilization_peak_tflops(const char *device_name);
 
 /* utilization_measure - compute the utilization at a speed.
  *
- * Units     tokens_per_second of one rank; peak_tflops 0: that of the device's name */
+ * Units     tokens_per_second of one rank; peak_tflops 0: utilization_peak_tflops of the device's
+ *           name */
 struct utilization utilization_measure(struct device *dev, const struct utilization_flops *flops,
                                        double tokens_per_second, double peak_tflops);
 

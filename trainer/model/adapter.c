@@ -12,7 +12,7 @@
  * includes the adapters. Each rank computes a partial gradient of a replicated matrix. These
  * partial gradients are all-reduced (sharing.c).
  *
- * Names, defaults and initial values are those of the Hugging Face peft library.
+ * Names, defaults and initial values are the same as in the Hugging Face peft library.
  *
  * Source    Hu et al. 2021, arXiv:2106.09685; rank-stabilized: Kalajdzievski 2023, arXiv:2312.03732
  */

@@ -12,11 +12,11 @@
  *          block for all layers, tables of config.embedding_width columns, and the order of two
  *          segments instead of next-sentence prediction. transformers omits the dropout after the
  *          feed-forward network. Lan et al. 2019, arXiv:1909.11942
- * megatron-bert  MegatronBertForPreTraining; as bert, with norms before each sub-layer and a final
- *          norm instead of that of the embedding. Shoeybi et al. 2019, arXiv:1909.08053
+ * megatron-bert  MegatronBertForPreTraining; as bert, with norms before each sub-layer. A final
+ *          norm replaces the norm of the embedding. Shoeybi et al. 2019, arXiv:1909.08053
  * transformer_encoder, transformer_decoder  families of Bireme: config.parts sets the placement and
- *          the kind of the norms, those of the queries and keys, the positions and the feed-forward
- *          network. The defaults are those of Vaswani et al. 2017, arXiv:1706.03762
+ *          the kind of the norms, the norms of the queries and keys, the positions and the
+ *          feed-forward network. The defaults follow Vaswani et al. 2017, arXiv:1706.03762
  * roberta  RobertaForMaskedLM; as bert, but positions begin with row 2 of the table.
  *          Liu et al. 2019, arXiv:1907.11692
  * modernbert  ModernBertForMaskedLM: an encoder with layer norms without biases before each
@@ -38,6 +38,8 @@
  * olmo2    Olmo2ForCausalLM: as llama, with norms of the sub-layers' outputs instead of their
  *          inputs, and norms of the queries and keys over all heads.
  *          OLMo Team 2025, arXiv:2501.00656
+ * olmo     OlmoForCausalLM (OLMo 1): as llama, with layer norms without weights and biases.
+ *          Groeneveld et al. 2024, arXiv:2402.00838
  * stablelm  StableLmForCausalLM: as llama, with layer norms, and biases of queries, keys and values
  *          with config.qkv_bias. The first config.rotary_width columns of a head rotate.
  *          Bellagente et al. 2024, arXiv:2402.17834
@@ -54,7 +56,7 @@
  * bart     BartForConditionalGeneration: as marian, with a table of positions and a norm of the
  *          embedding in each stack. Lewis et al. 2020, arXiv:1910.13461
  * mbart    MBartForConditionalGeneration: as bart, with norms before each sub-layer, and a final
- *          norm of each stack. The norm of the embedding precedes that of the first block.
+ *          norm of each stack. The norm of the embedding precedes the norm of the first block.
  *          Liu et al. 2020, arXiv:2001.08210
  * t5       T5ForConditionalGeneration (T5, T5 1.1, mT5, ByT5): an encoder and a decoder with RMS
  *          norms before each sub-layer, a relative position bias, unscaled attention and no biases.
@@ -249,6 +251,8 @@ static const struct architecture_names llama_names = {
     .norm2 = "post_attention_layernorm",
 };
 
+static const struct architecture_names olmo_names = {ROTARY_NAMES};
+
 static const struct architecture_names phi3_names = {
     COMMON_ROTARY_NAMES,           .norm1 = "input_layernorm",
     .qkv = "self_attn.qkv_proj",   .norm2 = "post_attention_layernorm",
@@ -292,8 +296,11 @@ static const struct architecture_names gemma3_names = {
 #define MARIAN_BLOCK_NAMES(stack) MARIAN_MATRIX_NAMES(stack), .norm1 = "final_layer_norm"
 
 static const struct architecture_names marian_names = {
-    MARIAN_BLOCK_NAMES("encoder"),      .token_table = "model.shared",
-    .norm2 = "self_attn_layer_norm",    .decoder = "lm_head",
+    MARIAN_BLOCK_NAMES("encoder"),
+    .token_table = "model.shared",
+    .separate_token_table = "model.encoder.embed_tokens",
+    .norm2 = "self_attn_layer_norm",
+    .decoder = "lm_head",
     .logits_bias = "final_logits_bias",
 };
 
@@ -308,6 +315,7 @@ static const struct architecture_names marian_names = {
 static const struct architecture_names marian_decoder_names = {
     MARIAN_BLOCK_NAMES("decoder"),
     MARIAN_CROSS_NAMES,
+    .separate_token_table = "model.decoder.embed_tokens",
 };
 
 /* Names in the embedding of a stack of BART. */
@@ -374,6 +382,8 @@ static const struct architecture_names t5_decoder_names = {
 static const struct architecture architectures[] = {
     {
         .name = "gpt2",
+        .embedding = {.positions = POSITIONS_LEARNED},
+        .norm = {.placement = PLACEMENT_PRE},
         .attention = {.causal = true, .qkv_bias = true, .projection_bias = true},
         .feed_forward = {.bias = true},
         .scaled_residuals = true,
@@ -382,6 +392,7 @@ static const struct architecture architectures[] = {
     },
     {
         .name = "bert",
+        .embedding = {.positions = POSITIONS_LEARNED},
         .norm = {.placement = PLACEMENT_POST},
         .attention = {.qkv_bias = true, .projection_bias = true},
         .feed_forward = {.bias = true},
@@ -390,6 +401,7 @@ static const struct architecture architectures[] = {
     },
     {
         .name = "albert",
+        .embedding = {.positions = POSITIONS_LEARNED},
         .norm = {.placement = PLACEMENT_POST},
         .attention = {.qkv_bias = true, .projection_bias = true},
         .feed_forward = {.bias = true},
@@ -399,6 +411,7 @@ static const struct architecture architectures[] = {
     },
     {
         .name = "distilbert",
+        .embedding = {.positions = POSITIONS_LEARNED},
         .norm = {.placement = PLACEMENT_POST},
         .attention = {.qkv_bias = true, .projection_bias = true},
         .feed_forward = {.bias = true},
@@ -407,6 +420,8 @@ static const struct architecture architectures[] = {
     },
     {
         .name = "megatron-bert",
+        .embedding = {.positions = POSITIONS_LEARNED},
+        .norm = {.placement = PLACEMENT_PRE},
         .attention = {.qkv_bias = true, .projection_bias = true},
         .feed_forward = {.bias = true},
         .head = {.transform = true},
@@ -430,7 +445,7 @@ static const struct architecture architectures[] = {
     },
     {
         .name = "roberta",
-        .embedding = {.first_position = 2},
+        .embedding = {.positions = POSITIONS_LEARNED, .first_position = 2},
         .norm = {.placement = PLACEMENT_POST},
         .attention = {.qkv_bias = true, .projection_bias = true},
         .feed_forward = {.bias = true},
@@ -440,7 +455,7 @@ static const struct architecture architectures[] = {
     {
         .name = "modernbert",
         .embedding = {.positions = POSITIONS_ROTARY},
-        .norm = {.no_bias = true},
+        .norm = {.no_bias = true, .placement = PLACEMENT_PRE},
         .attention = {.global_first = true},
         .feed_forward = {.gated = true, .gelu = true},
         .head = {.transform = true, .no_bias = true, .task_transform = true},
@@ -449,7 +464,7 @@ static const struct architecture architectures[] = {
     {
         .name = "llama",
         .embedding = {.positions = POSITIONS_ROTARY},
-        .norm = {.kind = NORM_RMS},
+        .norm = {.kind = NORM_RMS, .placement = PLACEMENT_PRE},
         .attention = {.causal = true},
         .feed_forward = {.gated = true},
         .names = &llama_names,
@@ -457,7 +472,7 @@ static const struct architecture architectures[] = {
     {
         .name = "granite",
         .embedding = {.positions = POSITIONS_ROTARY},
-        .norm = {.kind = NORM_RMS},
+        .norm = {.kind = NORM_RMS, .placement = PLACEMENT_PRE},
         .attention = {.causal = true},
         .feed_forward = {.gated = true},
         .names = &llama_names,
@@ -465,7 +480,7 @@ static const struct architecture architectures[] = {
     {
         .name = "smollm3",
         .embedding = {.positions = POSITIONS_ROTARY},
-        .norm = {.kind = NORM_RMS},
+        .norm = {.kind = NORM_RMS, .placement = PLACEMENT_PRE},
         .attention = {.causal = true},
         .feed_forward = {.gated = true},
         .names = &llama_names,
@@ -473,7 +488,7 @@ static const struct architecture architectures[] = {
     {
         .name = "qwen2",
         .embedding = {.positions = POSITIONS_ROTARY},
-        .norm = {.kind = NORM_RMS},
+        .norm = {.kind = NORM_RMS, .placement = PLACEMENT_PRE},
         .attention = {.causal = true, .qkv_bias = true},
         .feed_forward = {.gated = true},
         .names = &llama_names,
@@ -481,7 +496,7 @@ static const struct architecture architectures[] = {
     {
         .name = "mistral",
         .embedding = {.positions = POSITIONS_ROTARY},
-        .norm = {.kind = NORM_RMS},
+        .norm = {.kind = NORM_RMS, .placement = PLACEMENT_PRE},
         .attention = {.causal = true},
         .feed_forward = {.gated = true},
         .names = &llama_names,
@@ -489,18 +504,27 @@ static const struct architecture architectures[] = {
     {
         .name = "qwen3",
         .embedding = {.positions = POSITIONS_ROTARY},
-        .norm = {.kind = NORM_RMS},
+        .norm = {.kind = NORM_RMS, .placement = PLACEMENT_PRE},
         .attention = {.causal = true, .qk_norm = QK_NORM_HEADS},
         .feed_forward = {.gated = true},
         .names = &qwen3_names,
     },
     {
         .name = "openai-gpt",
+        .embedding = {.positions = POSITIONS_LEARNED},
         .norm = {.placement = PLACEMENT_POST},
         .attention = {.causal = true, .qkv_bias = true, .projection_bias = true},
         .feed_forward = {.bias = true},
         .transposed = true,
         .names = &openai_gpt_names,
+    },
+    {
+        .name = "olmo",
+        .embedding = {.positions = POSITIONS_ROTARY},
+        .norm = {.no_weight = true, .placement = PLACEMENT_PRE},
+        .attention = {.causal = true},
+        .feed_forward = {.gated = true},
+        .names = &olmo_names,
     },
     {
         .name = "olmo2",
@@ -513,7 +537,7 @@ static const struct architecture architectures[] = {
     {
         .name = "phi3",
         .embedding = {.positions = POSITIONS_ROTARY},
-        .norm = {.kind = NORM_RMS},
+        .norm = {.kind = NORM_RMS, .placement = PLACEMENT_PRE},
         .attention = {.causal = true},
         .feed_forward = {.gated = true},
         .names = &phi3_names,
@@ -521,6 +545,7 @@ static const struct architecture architectures[] = {
     {
         .name = "stablelm",
         .embedding = {.positions = POSITIONS_ROTARY},
+        .norm = {.placement = PLACEMENT_PRE},
         .attention = {.causal = true},
         .feed_forward = {.gated = true},
         .names = &llama_names,
@@ -552,7 +577,7 @@ static const struct architecture architectures[] = {
     },
     {
         .name = "bart",
-        .embedding = {.first_position = 2, .adds_positions = true},
+        .embedding = {.positions = POSITIONS_LEARNED, .first_position = 2, .adds_positions = true},
         .norm = {.placement = PLACEMENT_POST},
         .attention = {.causal = true, .qkv_bias = true, .projection_bias = true},
         .feed_forward = {.bias = true},
@@ -561,7 +586,11 @@ static const struct architecture architectures[] = {
     },
     {
         .name = "mbart",
-        .embedding = {.first_position = 2, .adds_positions = true, .extra_norm = true},
+        .embedding = {.positions = POSITIONS_LEARNED,
+                      .first_position = 2,
+                      .adds_positions = true,
+                      .extra_norm = true},
+        .norm = {.placement = PLACEMENT_PRE},
         .attention = {.causal = true, .qkv_bias = true, .projection_bias = true},
         .feed_forward = {.bias = true},
         .names = &mbart_names,
@@ -570,8 +599,9 @@ static const struct architecture architectures[] = {
     {
         .name = "t5",
         .embedding = {.positions = POSITIONS_RELATIVE},
-        .norm = {.kind = NORM_RMS},
+        .norm = {.kind = NORM_RMS, .placement = PLACEMENT_PRE},
         .attention = {.causal = true, .unscaled = true},
+        .output_dropout = true,
         .free_gate = true,
         .fan_in_init = true,
         .names = &t5_names,
@@ -601,31 +631,15 @@ struct architecture architecture_compose(const struct model_config *config)
     if (!a.free_parts) {
         return a;
     }
-    static const enum norm_placement placements[] = {
-        [MODEL_PLACEMENT_PRE] = PLACEMENT_PRE,
-        [MODEL_PLACEMENT_POST] = PLACEMENT_POST,
-        [MODEL_PLACEMENT_BRANCH] = PLACEMENT_BRANCH,
-        [MODEL_PLACEMENT_BOTH] = PLACEMENT_BOTH,
-    };
-    static const enum position_kind positions[] = {
-        [MODEL_POSITIONS_LEARNED] = POSITIONS_LEARNED,
-        [MODEL_POSITIONS_SINUSOIDAL] = POSITIONS_SINUSOIDAL,
-        [MODEL_POSITIONS_ROTARY] = POSITIONS_ROTARY,
-        [MODEL_POSITIONS_NONE] = POSITIONS_NONE,
-    };
-    static const enum qk_norm qk_norms[] = {
-        [MODEL_QK_NORM_NONE] = QK_NORM_NONE,
-        [MODEL_QK_NORM_HEADS] = QK_NORM_HEADS,
-        [MODEL_QK_NORM_ROWS] = QK_NORM_ROWS,
-    };
-    if (parts->norm_placement != MODEL_PLACEMENT_DEFAULT) {
-        a.norm.placement = placements[parts->norm_placement];
+    if (parts->norm_placement != PLACEMENT_DEFAULT) {
+        a.norm.placement = parts->norm_placement;
     }
-    if (parts->positions != MODEL_POSITIONS_DEFAULT) {
-        a.embedding.positions = positions[parts->positions];
+    if (parts->positions != POSITIONS_DEFAULT) {
+        a.embedding.positions = parts->positions;
     }
     a.norm.kind = parts->rms_norm ? NORM_RMS : NORM_LAYER;
-    a.attention.qk_norm = qk_norms[parts->qk_norm];
+    a.norm.no_weight = parts->norm_without_weight;
+    a.attention.qk_norm = parts->qk_norm;
     return a;
 }
 
@@ -642,12 +656,6 @@ bool model_layer_has_cross(const struct model_config *config, int64_t layer)
 {
     const struct architecture *a = model_architecture(config->architecture);
     return a != NULL && architecture_has_decoder(a) && layer >= config->encoder_layers;
-}
-
-int model_block_norms(const struct model_config *config)
-{
-    const struct architecture a = architecture_compose(config);
-    return a.norm.placement == PLACEMENT_BOTH ? 4 : 2;
 }
 
 int64_t model_parameter_uses(const struct model_config *config, const struct model_parameter *p)

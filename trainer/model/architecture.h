@@ -2,7 +2,7 @@
  *
  * The description is data. In trainer/model, a family of models is one row of the table in
  * architecture.c. The parameter layout (layout.c), the passes (forward.c, attention.c, cache.c,
- * ...) and the heads (heads.c, task.c) read the description and never the name of a family. The
+ * ...) and the heads (heads.c) read the description and never the name of a family. The
  * checks of a recipe (trainer/recipe/check.c) and the import of models do compare names.
  *
  * A model has the parts
@@ -20,29 +20,7 @@
 #include <stdint.h>
 
 #include "kernels/kernels.h"
-
-enum norm_placement {
-    PLACEMENT_PRE = 0, /* the norm is before the sub-layer: x + f(norm(x)) */
-    PLACEMENT_POST,    /* the norm is after the residual sum: norm(x + f(x)) */
-    PLACEMENT_BRANCH,  /* the norm is after the sub-layer: x + norm(f(x)) */
-    PLACEMENT_BOTH     /* a norm before the sub-layer and one after it: x + norm(f(norm(x))) */
-};
-
-/* RMS norms of the queries and keys before the rotation. */
-enum qk_norm {
-    QK_NORM_NONE = 0,
-    QK_NORM_HEADS, /* of each head; all heads share a weight */
-    QK_NORM_ROWS   /* of all heads together */
-};
-
-enum position_kind {
-    POSITIONS_LEARNED = 0, /* a table of embeddings, added to those of the tokens */
-    POSITIONS_ROTARY,      /* a rotation of queries and keys; no parameters */
-    POSITIONS_SINUSOIDAL,  /* fixed sines and cosines, added to those of the tokens */
-    POSITIONS_RELATIVE,    /* a bias of the scores of self-attention for each bucket of distances;
-                            * the layers of a stack share a table (struct attention_bias) */
-    POSITIONS_NONE
-};
+#include "trainer/recipe/model_choices.h"
 
 /* Names of parameters in the Hugging Face state_dict, without the suffixes ".weight" and ".bias".
  * Names within a block follow the prefix "BLOCK.LAYER.". NULL: there is no such parameter. */
@@ -64,9 +42,10 @@ struct architecture_names {
     const char *fc; /* the matrix before the activation; if gated, the one without activation */
     const char *ungated_fc; /* fc of a network without a gate; NULL: the same name */
     const char *fc_projection;
-    const char *feed_forward_norm; /* PLACEMENT_BRANCH and _BOTH: of the network's output */
-    const char *final_norm;        /* not with PLACEMENT_POST */
-    const char *position_bias;     /* POSITIONS_RELATIVE, in the first block of a stack */
+    const char *feed_forward_norm;    /* PLACEMENT_BRANCH and _BOTH: of the network's output */
+    const char *final_norm;           /* not with PLACEMENT_POST */
+    const char *separate_token_table; /* of the stack, with config.separate_embeddings */
+    const char *position_bias;        /* POSITIONS_RELATIVE, in the first block of a stack */
     const char *cross_query, *cross_key, *cross_value, *cross_projection;
     const char *cross_norm; /* between attention and cross-attention */
     const char *pooler;     /* dense layer on the first row of a sequence */
@@ -94,6 +73,7 @@ struct architecture {
     struct {
         enum norm_kind kind; /* a layer norm has a bias, an RMS norm has none */
         bool no_bias;        /* layer norms have no bias either */
+        bool no_weight;      /* norms, except the qk_norm norms, have neither weights nor biases */
         enum norm_placement placement;
     } norm;
     struct {
@@ -118,6 +98,7 @@ struct architecture {
         bool task_transform; /* names.transform and its norm precede the matrix of a fine-tuning
                               * head, instead of the pooler */
     } head;
+    bool output_dropout;   /* dropout also of the output of each stack */
     bool shared_layers;    /* all layers of the stack have the parameters of one block */
     bool free_parts;       /* config.parts sets the parts of the model */
     bool free_gate;        /* config.parts.gated sets the feed-forward network */
@@ -172,8 +153,8 @@ static inline bool architecture_has_branch_norms(const struct architecture *a)
     return a->norm.placement == PLACEMENT_BRANCH || a->norm.placement == PLACEMENT_BOTH;
 }
 
-/* architecture_has_first_norm - return whether a norm precedes the first block: that of its
- * attention, or that of the embedding. */
+/* architecture_has_first_norm - return whether a norm precedes the first block: the norm before its
+ * attention, or the norm of the embedding. */
 static inline bool architecture_has_first_norm(const struct architecture *a)
 {
     return architecture_has_input_norms(a) || a->names->embedding_norm != NULL;

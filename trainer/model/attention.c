@@ -53,7 +53,7 @@ status model_attention_forward(struct model *m, const struct model_input *input,
                           model_view_columns(a->lse, n), model_queries(m, qk), model_keys(m, qk),
                           model_values(m, qkv), &attention));
     if (input->attention_hook != NULL) {
-        TRY(input->attention_hook(input->user, layer, &attention, model_queries(m, qk),
+        TRY(input->attention_hook(input->user, layer, false, &attention, model_queries(m, qk),
                                   model_keys(m, qk)));
     }
     return model_project_attended(m, input, layer);

@@ -5,14 +5,16 @@
  * its block from the start. Beam search copies the sequences to a second buffer of the same size
  * when it reorders them. The first reordering allocates that buffer.
  *
- * The layers of an encoder-decoder model are those of its decoder. The keys and values of
+ * The cache of an encoder-decoder model has the layers of its decoder. The keys and values of
  * cross-attention are computed once: per layer [sequences, source_tokens, 2 W]. Reordered sequences
  * share the block of a source, because the hypotheses of beam search have the same source. */
 #include <inttypes.h>
 #include <stdlib.h>
 
 #include "base/deadlines.h"
-#include "base/mirror.h"
+#include "base/device/mirror.h"
+#include "base/memory.h"
+#include "trainer/model/cache.h"
 #include "trainer/model/sublayers.h"
 
 struct model_cache {
@@ -72,17 +74,15 @@ status model_cache_create(struct model *m, int64_t sequences, int64_t tokens, in
             "%" PRId64 " tokens do not fit: the model has %" PRId64
             " positions; request fewer tokens",
             longest, m->config.positions);
-    struct model_cache *cache = calloc(1, sizeof *cache);
-    REQUIRE(cache != NULL, STATUS_INTERNAL, "out of memory for a key-value cache");
+    struct model_cache *cache = NULL;
+    TRY(ALLOCATE(cache, 1, "a key-value cache"));
     status result = STATUS_OK;
     *cache = (struct model_cache){.model = m,
                                   .stack = &m->stacks[m->stack_count - 1],
                                   .sequences = sequences,
                                   .tokens = tokens,
                                   .source_tokens = source_tokens};
-    cache->lengths = calloc(3 * (size_t)sequences, sizeof *cache->lengths);
-    REQUIRE_GOTO(result, fail, cache->lengths != NULL, STATUS_INTERNAL,
-                 "out of memory for a key-value cache");
+    TRY_GOTO(result, fail, ALLOCATE(cache->lengths, 3 * (size_t)sequences, "a key-value cache"));
     cache->source_block = cache->lengths + sequences;
     cache->source_count = cache->source_block + sequences;
     for (int64_t i = 0; i < sequences; i++) {
@@ -315,8 +315,8 @@ status model_cache_reorder(struct model *m, struct model_cache *cache, const int
     char *memory = cache->memory;
     cache->memory = cache->spare;
     cache->spare = memory;
-    int64_t *old = malloc((size_t)cache->sequences * sizeof *old);
-    REQUIRE(old != NULL, STATUS_INTERNAL, "out of memory for beams");
+    int64_t *old = NULL;
+    TRY(ALLOCATE(old, cache->sequences, "beams"));
     reorder_values(cache->lengths, old, cache->sequences, from);
     reorder_values(cache->source_block, old, cache->sequences, from);
     free(old);

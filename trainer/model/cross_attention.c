@@ -1,7 +1,9 @@
 /* Cross-attention: the rows of a target attend to all rows of its source.
  *
  * The queries are a matrix of the stream, the keys and values one of the encoder's output. A
- * tensor-parallel rank has some heads of each. */
+ * tensor-parallel rank has some heads of each. It adds the gradients of the encoder's output that
+ * come from its heads; model_backward reduces their sum after the last layer. */
+#include "trainer/model/cache.h"
 #include "trainer/model/sublayers.h"
 
 /* Describes the attention of the targets to the sources. */
@@ -41,7 +43,7 @@ status model_project_source(struct model *m, const struct model_input *source, i
                             struct tensor key_value)
 {
     return project_rows(m, source, layer, MODEL_CROSS_KEY_VALUE, key_value,
-                        model_view_rows(m->activations.encoder_norm, key_value.rows));
+                        model_view_rows(m->activations.encoder_output, key_value.rows));
 }
 
 status model_attend_source(struct model *m, const struct model_input *input, int64_t layer,
@@ -60,9 +62,9 @@ status model_cross_attention_forward(struct model *m, const struct model_input *
     int64_t n = input->rows;
     struct tensor query = model_view_rows(a->cross_query, n),
                   key_value = model_view_rows(a->cross_key_value, input->source.rows),
-                  attended = model_view_rows(a->cross_attended, n);
-    TRY(project_rows(m, input, layer, MODEL_CROSS_QUERY, query,
-                     model_view_rows(a->between_norm, n)));
+                  attended = model_view_rows(a->cross_attended, n), norm;
+    TRY(model_all_gather(m, model_view_local_rows(m, a->between_norm, n), n, &norm));
+    TRY(project_rows(m, input, layer, MODEL_CROSS_QUERY, query, norm));
     if (input->cache != NULL) {
         TRY(model_cache_attend_source(m, input, layer, attended, query));
     } else {
@@ -70,6 +72,11 @@ status model_cross_attention_forward(struct model *m, const struct model_input *
         TRY(model_project_source(m, &source, layer, key_value));
         TRY(model_attend_source(m, input, layer, attended, model_view_columns(a->cross_lse, n),
                                 query, key_value));
+    }
+    if (input->attention_hook != NULL) {
+        struct attention attention = describe_attention(m, input, layer);
+        TRY(input->attention_hook(input->user, layer, true, &attention, query,
+                                  view_keys(m, key_value)));
     }
     return model_project_output(m, input, layer, MODEL_CROSS_PROJECTION, attended);
 }
@@ -85,20 +92,22 @@ static void view_gradients(const struct model *m, int64_t n, int64_t sources, st
     *key_value = tensor_view((char *)d_qkv.data + offset, d_qkv.dtype, sources, 2 * m->local.width);
 }
 
-/* Computes the gradients of the matrix of keys and values, and adds that of the encoder's
- * output. */
+/* Computes the gradients of the matrix of keys and values, and adds this rank's part of the
+ * gradient of the encoder's output. */
 static status key_value_backward(struct backward *b, int64_t layer, struct tensor d_key_value)
 {
     struct model *m = b->m;
     struct model_input source = model_source_input(b->input);
     struct backward of_sources = {m, &source, b->gradients, source.rows};
-    struct tensor sum = model_view_rows(m->activations.d_encoder, source.rows);
+    struct tensor sum = model_view_rows(m->activations.d_encoder, source.rows),
+                  part = model_view_rows(m->activations.exchange, source.rows);
     struct tensor none = tensor_absent();
-    TRY(model_input_matrix_backward(&of_sources, layer, MODEL_CROSS_KEY_VALUE, true, d_key_value,
-                                    model_view_rows(m->activations.encoder_norm, source.rows)));
-    return residual_norm_forward(
-        m->kernels, sum, none, none, sum, model_reduced_rows(m, source.rows), none, none,
-        m->architecture->norm.kind, m->config.norm_epsilon, (struct dropout){0});
+    TRY(model_gathered_matrix_backward(
+        &of_sources, layer, MODEL_CROSS_KEY_VALUE, part, d_key_value,
+        model_view_rows(m->activations.encoder_output, source.rows)));
+    return residual_norm_forward(m->kernels, sum, none, none, sum, part, none, none,
+                                 m->architecture->norm.kind, m->config.norm_epsilon,
+                                 (struct dropout){0});
 }
 
 status model_cross_attention_backward(struct backward *b, int64_t layer, struct tensor delta)
@@ -107,11 +116,12 @@ status model_cross_attention_backward(struct backward *b, int64_t layer, struct 
     struct layer_activations *a = &m->activations.layers[layer];
     int64_t n = b->n, sources = b->input->source.rows;
     struct tensor key_value = model_view_rows(a->cross_key_value, sources),
-                  attended = model_view_rows(a->cross_attended, n), d_query, d_key_value;
+                  attended = model_view_rows(a->cross_attended, n), d_query, d_key_value, dy;
     struct tensor d_attended = model_view_d_attended(m, n);
     struct attention attention = describe_attention(m, b->input, layer);
     view_gradients(m, n, sources, &d_query, &d_key_value);
-    TRY(model_project_backward(b, layer, MODEL_CROSS_PROJECTION, d_attended, delta, attended,
+    TRY(model_all_gather(m, delta, n, &dy));
+    TRY(model_project_backward(b, layer, MODEL_CROSS_PROJECTION, d_attended, dy, attended,
                                ACTIVATION_NONE, tensor_absent()));
     TRY(attention_backward(
         m->kernels, d_query, view_keys(m, d_key_value), view_values(m, d_key_value), d_attended,
@@ -119,5 +129,5 @@ status model_cross_attention_backward(struct backward *b, int64_t layer, struct 
         attended, model_view_columns(a->cross_lse, n), &attention));
     TRY(key_value_backward(b, layer, d_key_value));
     return model_input_matrix_backward(b, layer, MODEL_CROSS_QUERY, true, d_query,
-                                       model_view_rows(a->between_norm, n));
+                                       model_view_local_rows(m, a->between_norm, n));
 }

@@ -4,7 +4,7 @@
  *   e = table[token] + positions;   x_0 = e, or norm(e + token types)
  *
  * A factor of the token embeddings does not apply to a table of positions: its rows are added
- * later, like those of the token types.
+ * later, like the rows of the token types.
  *
  * With a factorized embedding (ALBERT), tables and norm have U columns, and a matrix maps them to
  * the width: x_0 = M norm(e + token types) + b. The sum, its norm and the statistics then have
@@ -17,14 +17,20 @@
 
 #include "trainer/model/sublayers.h"
 
-/* Returns the first token id of this rank's shard of the token table. */
-static int64_t find_first_token(const struct model *m)
+/* Returns the parameter of the token table of the stack that reads the input. */
+static int find_token_table(const struct model *m, const struct model_input *input)
 {
-    return m->rank * m->parameters[m->param_index[MODEL_TOKEN_TABLE].weight].rows;
+    return model_token_table(m, model_get_stack(m, input));
+}
+
+/* Returns the first token id of this rank's shard of a token table. */
+static int64_t find_first_token(const struct model *m, int table)
+{
+    return m->rank * m->parameters[table].rows;
 }
 
 /* Returns the layer number of the dropout of a stack's embedding: -1, and for a decoder a number
- * after those of all layers. */
+ * above the numbers of all layers. */
 static int64_t get_embedding_site(const struct model *m, const struct model_input *input)
 {
     return model_get_stack(m, input)->first > 0 ? model_cross_site(m, m->config.layers) : -1;
@@ -107,6 +113,7 @@ status model_embed(struct model *m, const struct model_input *input)
     int64_t n = input->rows;
     bool single_rank = m->ranks == 1;
     int64_t columns = model_embedding_width(&m->config);
+    int table = find_token_table(m, input);
     struct tensor stream = view_embedding(m, input).sum;
     bool fixed = m->architecture->embedding.positions == POSITIONS_SINUSOIDAL;
     struct tensor positions =
@@ -116,9 +123,8 @@ status model_embed(struct model *m, const struct model_input *input)
             : skip_unused_positions(m, model_matrix(m, find_position_table(m, input)));
     TRY(model_update_position_bias(m, input));
     TRY(embedding_forward(m->kernels, single_rank ? stream : model_view_exchange(m, n, columns),
-                          input->tokens, input->positions,
-                          model_matrix(m, m->param_index[MODEL_TOKEN_TABLE].weight),
-                          find_first_token(m), m->rank == 0 ? positions : tensor_absent(),
+                          input->tokens, input->positions, model_matrix(m, table),
+                          find_first_token(m, table), m->rank == 0 ? positions : tensor_absent(),
                           get_embedding_dropout(m, input)));
     TRY(model_reduce_columns(m, n, columns));
     TRY(single_rank ? STATUS_OK
@@ -146,8 +152,8 @@ status model_drop_first_norm(struct model *m, const struct model_input *input)
     return dropout.probability > 0 ? dropout_apply(m->kernels, e.norm, e.norm, dropout) : STATUS_OK;
 }
 
-/* Computes the embeddings of the token types of this rank's rows, or those of the positions if they
- * are added later; *delta is absent if there are none. No architecture has both. */
+/* Computes the embeddings of the token types of this rank's rows, or the embeddings of the
+ * positions if they are added later; *delta is absent without them. No architecture has both. */
 static status embed_addition(struct model *m, const struct model_input *input, struct tensor *delta)
 {
     bool positions = adds_positions_later(m, input);
@@ -176,8 +182,8 @@ static status drop_sum(struct model *m, const struct model_input *input, struct 
     }
     *delta = none;
     if (sum.data != NULL) {
-        TRY(model_add_and_norm(m, stream, none, none, stream, sum, (struct param_index){-1, -1},
-                               (struct dropout){0}));
+        TRY(model_add_and_norm(m, stream, none, none, stream, sum,
+                               (struct param_index){PARAM_NONE, PARAM_NONE}, (struct dropout){0}));
     }
     return dropout_apply(m->kernels, stream, stream, dropout);
 }
@@ -200,8 +206,8 @@ static status finish_extra_norm(struct model *m, const struct model_input *input
         model_local_dropout(m, input, get_embedding_site(m, input), DROPOUT_PROJECTION);
     TRY(dropout.probability > 0 ? dropout_apply(m->kernels, x, x, dropout) : STATUS_OK);
     return model_add_and_norm(
-        m, tensor_absent(), model_view_local_rows(m, first->norm1, x.rows),
-        model_view_local_rows(m, first->statistics1, x.rows), x, tensor_absent(),
+        m, tensor_absent(), model_view_local_rows(m, first->norm1, input->rows),
+        model_view_local_rows(m, first->statistics1, input->rows), x, tensor_absent(),
         model_param_index(m, model_get_stack(m, input)->first, MODEL_NORM1), (struct dropout){0});
 }
 
@@ -264,8 +270,8 @@ static status projection_weight_backward(struct backward *b, struct tensor dy, s
     return model_embedding_reduce_end(m, gradients);
 }
 
-/* Runs the backward pass of a factorized embedding from the gradient of x_0 to that of the sum e,
- * which *delta receives. */
+/* Runs the backward pass of a factorized embedding from the gradient of x_0 to the gradient of the
+ * sum e, which *delta receives. */
 static status factorized_backward(struct backward *b, struct tensor *delta)
 {
     struct model *m = b->m;
@@ -274,7 +280,7 @@ static status factorized_backward(struct backward *b, struct tensor *delta)
     struct tensor dy = model_view_local_rows(m, m->activations.d_stream, b->n);
     struct dropout dropout = model_local_dropout(m, b->input, -1, DROPOUT_PROJECTION);
     TRY(model_add_and_norm(m, dy, none, none, dy, model_reduced_rows(m, b->n),
-                           (struct param_index){-1, -1}, (struct dropout){0}));
+                           (struct param_index){PARAM_NONE, PARAM_NONE}, (struct dropout){0}));
     TRY(projection_weight_backward(b, dy, e.norm));
     *delta = model_reduced_columns(m, b->n, e.norm.columns);
     TRY(linear_backward_input(m->kernels, *delta, (struct bias_gradient){0}, dy,
@@ -311,6 +317,7 @@ static status tables_backward(struct backward *b, struct tensor stream)
     const struct model_input *input = b->input;
     struct tensor positions = model_gradient(m, find_position_table(m, input), b->gradients);
     struct tensor delta;
+    int table = find_token_table(m, input);
     struct dropout dropout = model_local_dropout(m, input, -1, DROPOUT_PROJECTION);
     if (architecture_drops_sum(m->architecture) && dropout.probability > 0) {
         TRY(dropout_apply(m->kernels, stream, stream, dropout));
@@ -328,10 +335,10 @@ static status tables_backward(struct backward *b, struct tensor stream)
         TRY(embedding_backward(m->kernels, table_gradient, 0, tensor_absent(), delta,
                                get_token_type_ids(m, input), NULL, (struct dropout){0}));
     }
-    return embedding_backward(
-        m->kernels, model_gradient(m, m->param_index[MODEL_TOKEN_TABLE].weight, b->gradients),
-        find_first_token(m), skip_unused_positions(m, positions), delta, input->tokens,
-        input->positions, get_embedding_dropout(m, input));
+    return embedding_backward(m->kernels, model_gradient(m, table, b->gradients),
+                              find_first_token(m, table), skip_unused_positions(m, positions),
+                              delta, input->tokens, input->positions,
+                              get_embedding_dropout(m, input));
 }
 
 status model_embedding_backward(struct backward *b, struct tensor *delta)

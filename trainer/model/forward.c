@@ -11,7 +11,8 @@
  * stream continues with its output.
  *
  * With PLACEMENT_BRANCH (OLMo 2), the norms read the outputs of the sub-layers before they are
- * added: m = x + norm(attention(x)). PLACEMENT_BOTH (Gemma) has these and those of PLACEMENT_PRE.
+ * added: m = x + norm(attention(x)). PLACEMENT_BOTH (Gemma) has these norms and the norms of
+ * PLACEMENT_PRE.
  *
  * Each addition to the residual stream is fused with the norm that follows it. Backward mirrors the
  * forward pass line by line, from the end of the flat gradient buffer to its start. The sub-layers
@@ -26,9 +27,9 @@
  *
  * Tensor parallelism: each rank holds the whole residual stream, and some heads and inner features
  * of every layer. The ranks reduce their partial results of output projections and of the token
- * table, and in backward those of the matrices that read the stream. Gradients of norms, of
- * projection biases and of positions are complete and equal on each rank. With sequence
- * parallelism, a rank holds only some rows of the stream (sharing.c).
+ * table. In backward they reduce the partial results of the matrices that read the stream.
+ * Gradients of norms, of projection biases and of positions are complete and equal on each rank.
+ * With sequence parallelism, a rank holds only some rows of the stream (sharing.c).
  *
  * Source    tensor parallelism: Shoeybi et al. 2019, arXiv:1909.08053; recompute: Chen et al. 2016,
  *           arXiv:1604.06174; selective: Korthikanti et al. 2022, arXiv:2205.05198 */
@@ -54,8 +55,9 @@ status model_add_and_norm(struct model *m, struct tensor stream, struct tensor n
                           struct tensor statistics, struct tensor x, struct tensor delta,
                           struct param_index index, struct dropout dropout)
 {
-    return residual_norm_forward(m->kernels, stream, index.weight < 0 ? tensor_absent() : norm,
-                                 statistics, x, delta, model_vector(m, index.weight),
+    bool has_norm = index.weight != PARAM_NONE;
+    return residual_norm_forward(m->kernels, stream, has_norm ? norm : tensor_absent(), statistics,
+                                 x, delta, model_vector(m, index.weight),
                                  model_vector(m, index.bias), get_norm_kind(m),
                                  m->config.norm_epsilon, dropout);
 }
@@ -66,7 +68,7 @@ static status finish_branch(struct model *m, int64_t n, struct tensor output,
                             struct tensor statistics, struct param_index index)
 {
     struct tensor branch = model_reduced_rows(m, n);
-    if (index.weight < 0) {
+    if (index.weight == PARAM_NONE) {
         float factor = (float)m->config.residual_multiplier;
         return factor > 0 ? op_scale(m->kernels, branch, factor) : STATUS_OK;
     }
@@ -76,8 +78,8 @@ static status finish_branch(struct model *m, int64_t n, struct tensor output,
                               output, tensor_absent(), index, (struct dropout){0});
 }
 
-/* Returns the stream and the norm after a layer: those of the next layer, or the final ones of the
- * stack. */
+/* Returns the stream and the norm after a layer: the stream and the norm of the next layer, or the
+ * final ones of the stack. */
 static struct param_index find_next_norm(struct model *m, const struct model_input *input,
                                          int64_t layer, struct tensor *stream, struct tensor *norm,
                                          struct tensor *statistics)
@@ -160,14 +162,24 @@ status model_gather_hidden(struct model *m, int64_t n, struct tensor *hidden)
     return model_all_gather(m, model_view_local_rows(m, m->activations.final_norm, n), n, hidden);
 }
 
-/* Reports that forward next reads the weights up to the end of this layer. Layer L means all
- * weights. */
+/* Reports that forward next reads the weights up to the end of this layer. Layer L: all weights. */
 static status require_weights(const struct model *m, const struct model_input *input, int64_t layer)
 {
     bool after_layers = layer == m->config.layers;
     int64_t end = after_layers ? m->elements
                                : model_layer_first(m->parameters, m->parameter_count, layer + 1);
     return input->weights_hook == NULL ? STATUS_OK : input->weights_hook(input->user, end);
+}
+
+/* Applies the dropout of the output of a stack to this rank's rows of this output, or of its
+ * gradient. */
+static status drop_output(const struct model *m, const struct model_input *input, struct tensor x)
+{
+    int64_t site = model_extra_site(m, model_get_stack(m, input)->first);
+    struct dropout dropout = model_local_dropout(m, input, site, DROPOUT_PROJECTION);
+    return m->architecture->output_dropout && dropout.probability > 0
+               ? dropout_apply(m->kernels, x, x, dropout)
+               : STATUS_OK;
 }
 
 status model_run_stack(struct model *m, const struct model_input *input)
@@ -180,7 +192,8 @@ status model_run_stack(struct model *m, const struct model_input *input)
         TRY(model_attention_forward(m, input, layer));
         TRY(model_finish_layer(m, input, layer));
     }
-    return STATUS_OK;
+    TRY(drop_output(m, input, model_view_local_rows(m, *stack->norm, input->rows)));
+    return input->is_source ? model_gather_encoder(m, input->rows) : STATUS_OK;
 }
 
 struct model_input model_source_input(const struct model_input *input)
@@ -238,7 +251,8 @@ static bool gradient_is_set(const struct model *m, const struct model_input *inp
     }
     switch (p->role) {
     case MODEL_TOKEN_TABLE:
-        return m->config.tied && m->config.head == MODEL_HEAD_LM && head_is_used(m, input);
+        return m->config.tied && m->config.head == MODEL_HEAD_LM && head_is_used(m, input) &&
+               parameter == model_output_table(m);
     case MODEL_POSITION_TABLE:
     case MODEL_TOKEN_TYPE_TABLE:
     case MODEL_POSITION_BIAS:
@@ -277,11 +291,11 @@ static status clear_gradients(const struct model *m, const struct model_input *i
     return STATUS_OK;
 }
 
-/* Recomputes a norm's output from its input z. index -1: there is no norm. */
+/* Recomputes a norm's output from its input z. PARAM_NONE: there is no norm. */
 static status recompute_norm(struct model *m, int64_t n, struct tensor z, struct tensor norm,
                              struct tensor statistics, struct param_index index)
 {
-    if (index.weight < 0) {
+    if (index.weight == PARAM_NONE) {
         return STATUS_OK;
     }
     return model_add_and_norm(m, tensor_absent(), model_view_local_rows(m, norm, n),
@@ -296,8 +310,8 @@ static status recompute_layer(struct backward *b, int64_t layer)
 {
     struct model *m = b->m;
     struct layer_activations *a = &m->activations.layers[layer];
-    enum model_recompute mode = model_get_recompute(m, layer);
-    if (mode == MODEL_RECOMPUTE_NONE) {
+    enum recompute_mode mode = model_get_recompute(m, layer);
+    if (mode == RECOMPUTE_NONE) {
         return STATUS_OK;
     }
     bool first = layer == model_get_stack(m, b->input)->first;
@@ -308,29 +322,29 @@ static status recompute_layer(struct backward *b, int64_t layer)
                            model_param_index(m, layer, MODEL_NORM1)));
         TRY(first ? model_drop_first_norm(m, b->input) : STATUS_OK);
     }
-    if (mode == MODEL_RECOMPUTE_FULL) {
+    if (mode == RECOMPUTE_FULL) {
         TRY(model_attention_forward(m, b->input, layer));
         return run_layer_middle(m, b->input, layer);
     }
     TRY(recompute_norm(m, b->n, a->middle, a->norm2, a->statistics2,
                        model_param_index(m, layer, MODEL_NORM2)));
-    return model_apply_activation(m, layer, b->n, true);
+    return model_recompute_inner(m, b->input, layer);
 }
 
 status model_run_norm_backward(struct backward *b, struct param_index index, struct tensor dz,
                                struct tensor ddelta, struct bias_gradient dbias, struct tensor dy,
                                struct tensor z, struct tensor statistics,
-                               enum norm_residual stream_source, struct dropout dropout)
+                               enum norm_residual residual, struct dropout dropout)
 {
     struct model *m = b->m;
     struct tensor dgamma, dbeta;
     model_norm_gradients(m, index, b->gradients, &dgamma, &dbeta);
     struct tensor gamma_sums = dgamma, beta_sums = dbeta;
     TRY(model_norm_reduce_begin(m, &gamma_sums, &beta_sums));
-    TRY(residual_norm_backward(
-        m->kernels, dz, ddelta, gamma_sums, beta_sums, dbias, dy, model_view_local_rows(m, z, b->n),
-        model_view_local_rows(m, statistics, b->n), model_vector(m, index.weight), get_norm_kind(m),
-        stream_source, dropout));
+    TRY(residual_norm_backward(m->kernels, dz, ddelta, gamma_sums, beta_sums, dbias, dy,
+                               model_view_local_rows(m, z, b->n),
+                               model_view_local_rows(m, statistics, b->n),
+                               model_vector(m, index.weight), get_norm_kind(m), residual, dropout));
     return model_norm_reduce_end(m, dgamma, dbeta);
 }
 
@@ -343,7 +357,7 @@ static status addition_backward(struct backward *b, struct dropout dropout, stru
     struct tensor none = tensor_absent();
     *delta = stream;
     TRY(model_add_and_norm(m, stream, none, none, stream, model_reduced_rows(m, b->n),
-                           (struct param_index){-1, -1}, (struct dropout){0}));
+                           (struct param_index){PARAM_NONE, PARAM_NONE}, (struct dropout){0}));
     if (!(dropout.probability > 0)) {
         return STATUS_OK;
     }
@@ -353,23 +367,22 @@ static status addition_backward(struct backward *b, struct dropout dropout, stru
 
 /* Runs the backward pass of a norm and of the addition before it. `exchange` holds the gradient of
  * the norm's output. *delta becomes the gradient of the value that was added to the stream. dbias
- * is the gradient of the bias of the linear layer that computed this value. index -1: there is no
+ * is the gradient of the bias of the linear layer that computed this value. PARAM_NONE: there is no
  * norm. */
 static status norm_backward(struct backward *b, struct param_index index, struct tensor z,
-                            struct tensor statistics, enum norm_residual stream_source,
+                            struct tensor statistics, enum norm_residual residual,
                             struct dropout dropout, struct bias_gradient dbias,
                             struct tensor *delta)
 {
     struct model *m = b->m;
     struct tensor stream = model_view_local_rows(m, m->activations.d_stream, b->n);
     bool dropped = dropout.probability > 0;
-    if (index.weight < 0) {
+    if (index.weight == PARAM_NONE) {
         return addition_backward(b, dropout, delta);
     }
     *delta = dropped ? model_view_local_rows(m, m->activations.d_delta, b->n) : stream;
     return model_run_norm_backward(b, index, stream, dropped ? *delta : tensor_absent(), dbias,
-                                   model_reduced_rows(m, b->n), z, statistics, stream_source,
-                                   dropout);
+                                   model_reduced_rows(m, b->n), z, statistics, residual, dropout);
 }
 
 /* Runs the backward pass of finish_branch. *delta becomes the gradient of the output of the
@@ -379,11 +392,11 @@ static status branch_backward(struct backward *b, struct param_index index, stru
 {
     float factor = (float)b->m->config.residual_multiplier;
     struct tensor dy = *delta;
-    if (index.weight < 0 && !(factor > 0)) {
+    if (index.weight == PARAM_NONE && !(factor > 0)) {
         return STATUS_OK;
     }
     *delta = model_view_local_rows(b->m, b->m->activations.d_delta, b->n);
-    if (index.weight < 0) {
+    if (index.weight == PARAM_NONE) {
         TRY(delta->data != dy.data ? op_copy(b->m->kernels, *delta, dy) : STATUS_OK);
         return op_scale(b->m->kernels, *delta, factor);
     }
@@ -392,12 +405,12 @@ static status branch_backward(struct backward *b, struct param_index index, stru
 }
 
 /* Returns the value that the stream continues with at the norms within the blocks. */
-static enum norm_residual get_stream_source(const struct model *m)
+static enum norm_residual get_residual(const struct model *m)
 {
     return architecture_is_post_norm(m->architecture) ? NORM_RESIDUAL_POST : NORM_RESIDUAL_PRE;
 }
 
-status model_norm1_backward(struct backward *b, int64_t layer, enum norm_residual stream_source,
+status model_norm1_backward(struct backward *b, int64_t layer, enum norm_residual residual,
                             struct tensor *delta)
 {
     struct model *m = b->m;
@@ -413,7 +426,7 @@ status model_norm1_backward(struct backward *b, int64_t layer, enum norm_residua
     return norm_backward(b, last ? stack->end_norm : model_param_index(m, layer, MODEL_NORM1),
                          last ? *stack->last : activations->layers[layer].input,
                          last ? *stack->statistics : activations->layers[layer].statistics1,
-                         stream_source, dropout, dbias, delta);
+                         residual, dropout, dbias, delta);
 }
 
 /* Runs the backward pass of one layer, after which its gradients are final. On entry, *delta is the
@@ -429,8 +442,7 @@ static status layer_backward(struct backward *b, int64_t layer, struct tensor *d
     TRY(model_feed_forward_backward(b, layer, *delta));
     bool has_cross = model_layer_has_cross(&m->config, layer);
     TRY(norm_backward(
-        b, model_param_index(m, layer, MODEL_NORM2), a->middle, a->statistics2,
-        get_stream_source(m),
+        b, model_param_index(m, layer, MODEL_NORM2), a->middle, a->statistics2, get_residual(m),
         model_local_dropout(m, b->input, has_cross ? model_cross_site(m, layer) : layer,
                             DROPOUT_PROJECTION),
         model_early_bias_gradient(b, layer, has_cross ? MODEL_CROSS_PROJECTION : MODEL_PROJECTION),
@@ -438,7 +450,7 @@ static status layer_backward(struct backward *b, int64_t layer, struct tensor *d
     if (has_cross) {
         TRY(model_cross_attention_backward(b, layer, *delta));
         TRY(norm_backward(b, model_param_index(m, layer, MODEL_CROSS_NORM), a->between,
-                          a->between_statistics, get_stream_source(m),
+                          a->between_statistics, get_residual(m),
                           model_local_dropout(m, b->input, layer, DROPOUT_PROJECTION),
                           model_early_bias_gradient(b, layer, MODEL_PROJECTION), delta));
     }
@@ -453,7 +465,8 @@ static status layer_backward(struct backward *b, int64_t layer, struct tensor *d
 /* Returns whether the norm at the end of a stack or any parameter before it is trained. */
 static bool reaches_end_norm(const struct model *m, const struct stack *stack, int64_t lowest)
 {
-    return lowest < stack->end || m->parameters[stack->end_norm.weight].trained;
+    int weight = stack->end_norm.weight;
+    return lowest < stack->end || (weight >= 0 && m->parameters[weight].trained);
 }
 
 /* Computes the gradient of all rows from the gradient that the objective has written. */
@@ -478,6 +491,7 @@ static status stack_backward(struct backward *b, int64_t lowest, model_gradient_
     bool post_norm = architecture_is_post_norm(m->architecture);
     struct tensor delta;
     if (reaches_end_norm(m, stack, lowest)) {
+        TRY(drop_output(m, b->input, model_reduced_rows(m, b->n)));
         TRY(model_norm1_backward(b, stack->end, NORM_RESIDUAL_NONE, &delta));
     }
     for (int64_t layer = stack->end - 1; layer >= stack->first && layer >= lowest; layer--) {
@@ -519,6 +533,7 @@ status model_backward(struct model *m, const struct model_input *input, float *c
         struct backward encoder = {m, &source, gradients, source.rows};
         TRY(op_copy(m->kernels, model_view_rows(m->activations.exchange, source.rows),
                     model_view_rows(m->activations.d_encoder, source.rows)));
+        TRY(model_reduce(m, source.rows));
         TRY(stack_backward(&encoder, lowest, hook, user));
     }
     return hook != NULL ? hook(user, 0) : STATUS_OK;

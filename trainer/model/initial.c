@@ -2,6 +2,7 @@
  * whole parameter. */
 #include <stdlib.h>
 
+#include "base/memory.h"
 #include "base/thread/thread.h"
 #include "trainer/model/model_impl.h"
 
@@ -102,8 +103,8 @@ static status init_parameter(struct model *m, struct device *dev, int index, uin
         fill_parameter(m, index, seed, threads, weights);
         return STATUS_OK;
     }
-    float *parameter = calloc(elements + 1, sizeof *parameter);
-    REQUIRE(parameter != NULL, STATUS_INTERNAL, "out of memory for %s", p->name);
+    float *parameter = NULL;
+    TRY(ALLOCATE(parameter, elements + 1, p->name));
     fill_parameter(m, index, seed, threads, parameter);
     status result = device_write(dev, kernels_stream(m->kernels), weights, parameter,
                                  elements * sizeof *parameter);

@@ -3,9 +3,10 @@
  * One builder makes the list for every architecture from its description (architecture.h).
  * Parameters are in forward order. Matrices and embeddings start with N(0, initializer_range),
  * biases with 0, norms with 1. With scaled_residuals, the standard deviation of the projections
- * into the residual stream is divided by sqrt(2 L) (GPT-2). With fan_in_init, that of a matrix of K
- * inputs is initializer_range / sqrt(K), and that of the embeddings is initializer_range (T5). A
- * fine-tuning head comes last, with the names of ...ForSequenceClassification and similar classes.
+ * into the residual stream is divided by sqrt(2 L) (GPT-2). With fan_in_init (T5), the standard
+ * deviation is initializer_range / sqrt(K) for a matrix of K inputs, and initializer_range for the
+ * embeddings. A fine-tuning head comes last, with the names of ...ForSequenceClassification and
+ * similar classes.
  */
 #include <fnmatch.h>
 #include <inttypes.h>
@@ -13,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/memory.h"
 #include "trainer/model/layout_impl.h"
 
 /* Each parameter starts on a 64-byte boundary, in f32 and in the bf16 copy. */
@@ -30,10 +32,15 @@ enum { BLOCK_PARAMETERS = 48, OTHER_PARAMETERS = 16 };
  * Padded rows stay zero. */
 enum { VOCABULARY_UNIT = 32 };
 
-int64_t model_vocabulary_rows(const struct model_config *config, int ranks)
+static int64_t compute_shard_rows(int64_t vocabulary, int ranks)
 {
     int64_t unit = (int64_t)VOCABULARY_UNIT * ranks;
-    return (config->vocabulary + unit - 1) / unit * VOCABULARY_UNIT;
+    return (vocabulary + unit - 1) / unit * VOCABULARY_UNIT;
+}
+
+int64_t model_vocabulary_rows(const struct model_config *config, int ranks)
+{
+    return compute_shard_rows(config->vocabulary, ranks);
 }
 
 /* Trained parameters are in forward order, so those from `layer` on follow the earlier ones. */
@@ -56,12 +63,12 @@ int64_t model_first_trained_layer(const struct model_parameter *parameters, int 
     return parameters[i].layer;
 }
 
-int64_t model_trained_elements(const struct model_parameter *parameters, int count)
+int64_t model_trained_elems(const struct model_parameter *parameters, int count)
 {
     return model_layer_first(parameters, count, INT64_MAX);
 }
 
-int64_t model_parameter_elements(const struct model_parameter *p)
+int64_t model_parameter_elems(const struct model_parameter *p)
 {
     int64_t elements = 0;
     for (int i = 0; i < p->shard_count; i++) {
@@ -73,7 +80,7 @@ int64_t model_parameter_elements(const struct model_parameter *p)
 static void append_shard(struct model_parameter *p, struct model_shard shard)
 {
     if (shard.rows > 0 && shard.columns > 0) {
-        shard.first = model_parameter_elements(p);
+        shard.first = model_parameter_elems(p);
         p->shards[p->shard_count++] = shard;
     }
 }
@@ -176,7 +183,7 @@ static void assign_offsets(struct layout *layout, bool trained)
 
 static status check_frozen_parameters(const struct layout *layout)
 {
-    REQUIRE(model_trained_elements(layout->parameters, layout->count) > 0, STATUS_RECIPE,
+    REQUIRE(model_trained_elems(layout->parameters, layout->count) > 0, STATUS_RECIPE,
             "train.freeze freezes all parameters of the model; leave at least one to train");
     for (int i = 0; i < layout->count; i++) {
         const struct model_parameter *p = &layout->parameters[i];
@@ -243,11 +250,11 @@ static struct shape make_fused(struct shape shape, int count)
     return shape;
 }
 
-static struct shape make_vocabulary(const struct layout *layout, float init_std)
+static struct shape make_vocabulary(const struct layout *layout, int64_t vocabulary, float init_std)
 {
-    const struct model_config *c = layout->config;
-    struct shape shape = make_table(c->vocabulary, model_embedding_width(c), init_std);
-    return split_whole(shape, SPLIT_ROWS, c->vocabulary, model_vocabulary_rows(c, layout->ranks));
+    struct shape shape = make_table(vocabulary, model_embedding_width(layout->config), init_std);
+    return split_whole(shape, SPLIT_ROWS, vocabulary,
+                       compute_shard_rows(vocabulary, layout->ranks));
 }
 
 static struct shape make_decoder_bias(const struct layout *layout)
@@ -283,6 +290,9 @@ static void append_qk_norm(struct layout *layout)
 static void append_norm_columns(struct layout *layout, enum model_role role, int64_t columns,
                                 const char *name)
 {
+    if (layout->architecture->norm.no_weight) {
+        return;
+    }
     append_part(layout, role, make_vector(columns, 1), name, "weight");
     if (layout->architecture->norm.kind == NORM_LAYER && !layout->architecture->norm.no_bias) {
         append_part(layout, role, make_vector(columns, 0), name, "bias");
@@ -478,13 +488,27 @@ static void select_stack(struct layout *layout, int stack)
     layout->names = stack > 0 ? a->decoder_names : a->names;
 }
 
-/* Appends the parameters of the embedding of a stack, except the table of tokens. */
+static void append_token_table(struct layout *layout, const char *name)
+{
+    const struct model_config *c = layout->config;
+    bool is_source = layout->stack == 0 && c->source_vocabulary > 0;
+    append_part(layout, MODEL_TOKEN_TABLE,
+                make_vocabulary(layout, is_source ? c->source_vocabulary : c->vocabulary,
+                                c->initializer_range),
+                name, "weight");
+}
+
+/* Appends the parameters of the embedding of a stack, except a token table that all stacks share.
+ * */
 static void append_embedding(struct layout *layout)
 {
     const struct architecture *a = layout->architecture;
     const struct model_config *c = layout->config;
     const struct architecture_names *names = layout->names;
     int64_t columns = model_embedding_width(c);
+    if (c->separate_embeddings) {
+        append_token_table(layout, names->separate_token_table);
+    }
     if (a->embedding.positions == POSITIONS_LEARNED) {
         int64_t rows = model_positions(c) + a->embedding.first_position;
         append_part(layout, MODEL_POSITION_TABLE, make_table(rows, columns, c->initializer_range),
@@ -552,8 +576,8 @@ static void append_lm_head(struct layout *layout)
     }
     if (!c->tied) {
         append_part(layout, MODEL_DECODER,
-                    make_vocabulary(layout, compute_init_std(layout, c->width)), a->names->decoder,
-                    "weight");
+                    make_vocabulary(layout, c->vocabulary, compute_init_std(layout, c->width)),
+                    a->names->decoder, "weight");
     }
     if (a->names->decoder_bias != NULL) {
         append_part(layout, MODEL_DECODER, make_decoder_bias(layout), a->names->decoder_bias,
@@ -609,8 +633,9 @@ static void append_all(struct layout *layout)
 {
     const struct model_config *c = layout->config;
     int stacks = architecture_has_decoder(layout->architecture) ? 2 : 1;
-    append_part(layout, MODEL_TOKEN_TABLE, make_vocabulary(layout, c->initializer_range),
-                layout->architecture->names->token_table, "weight");
+    if (!c->separate_embeddings) {
+        append_token_table(layout, layout->architecture->names->token_table);
+    }
     for (int i = 0; i < stacks; i++) {
         select_stack(layout, i);
         append_embedding(layout);
@@ -649,8 +674,7 @@ status model_layout(const struct model_config *config, int ranks, int rank,
                             .rank = rank,
                             .layer = -1};
     size_t slots = OTHER_PARAMETERS + (size_t)config->layers * BLOCK_PARAMETERS;
-    layout.parameters = calloc(slots, sizeof *layout.parameters);
-    REQUIRE(layout.parameters != NULL, STATUS_INTERNAL, "out of memory for %zu parameters", slots);
+    TRY(ALLOCATE(layout.parameters, slots, "parameters"));
     append_all(&layout);
     assign_offsets(&layout, true);
     assign_offsets(&layout, false);

@@ -1,13 +1,16 @@
-/* The matrices of the layers: their GEMMs and adapters, in FP8 with delayed scaling. Each sub-layer
- * begins with a matrix that reads the residual stream, and ends with an output projection that
- * writes to it.
+/* The matrices of the layers: their GEMMs and adapters, in bf16 or FP8. Each sub-layer begins with
+ * a matrix that reads the residual stream, and ends with an output projection that writes to it.
  *
- * With FP8, the GEMMs of a matrix have three operands: x, w and dy. The scale of an operand is a
- * power of two: the largest one with which the largest magnitude of the last `amax_history` steps
- * is at most the largest FP8 number. A step measures the magnitudes while it rounds the operands,
- * so all micro-batches of a step have the same scales. The magnitudes are maxima over all ranks, so
- * every layout has the same scales. Without a history, in the first step of a run, the operands are
- * measured and not rounded.
+ * With row-wise scaling, the operations compute the scales from their operands (kernels/fp8.h), and
+ * a step has no state. The rest of this comment describes delayed scaling.
+ *
+ * The GEMMs of a matrix have three operands: x, w and dy. The scale of an operand is a power of
+ * two: the largest one with which the largest magnitude of the last `amax_history` steps is at most
+ * the largest FP8 number. A step measures the magnitudes while it rounds the operands, so all
+ * micro-batches of a step have the same scales. The magnitudes are maxima over all ranks, so every
+ * layout has the same scales. On a GPU, the device computes the scales from a copy of the history,
+ * and the host does not wait for the magnitudes (model_fp8_queue_advance). Without a history, in
+ * the first step of a run, the operands are measured and not rounded.
  *
  * Embeddings, norms, attention, adapters and heads are not FP8. A pass without gradients rounds
  * with the same scales and measures nothing.
@@ -19,9 +22,10 @@
 
 #include "base/memory.h"
 #include "kernels/fp8.h"
+#include "trainer/model/linear.h"
 #include "trainer/model/sublayers.h"
 
-enum { MATRICES = 7, SCALE_EXPONENT_MAX = 100 };
+enum { MATRICES = 7 };
 
 struct fp8_state {
     int64_t operands, length;
@@ -30,6 +34,13 @@ struct fp8_state {
     float *scales;    /* [operands, FP8_SCALES_STRIDE] on the device, as in kernels/fp8.h */
     float *maxima;    /* [operands] on the device: of this step so far */
     bool is_measured; /* the history contains a step */
+    /* On a GPU, for model_fp8_queue_advance; NULL until it is called */
+    float *device_history; /* [length, operands] in a ring */
+    float *gathered;       /* [ranks, operands] maxima of the ranks */
+    float *arrived[2];     /* [operands] page-locked host memory: the newest row of two steps */
+    int64_t newest;        /* row of the newest step in the ring */
+    int ranks;
+    bool is_copied; /* the ring is equal to the history, except for queued steps */
 };
 
 static int get_matrix(enum model_role role)
@@ -57,7 +68,7 @@ static int get_matrix(enum model_role role)
 static bool is_fp8_layer(const struct model_config *config, int64_t layer)
 {
     bool inside = layer > 0 && layer < config->layers - 1;
-    return config->fp8.amax_history > 0 && (inside || !config->fp8.first_last_bf16);
+    return config->fp8.recipe != MODEL_FP8_NONE && (inside || !config->fp8.first_last_bf16);
 }
 
 static int64_t count_operands(const struct model_config *config)
@@ -99,10 +110,22 @@ struct model_fp8_sizes model_fp8_sizes(const struct model_config *config, int ra
     return sizes;
 }
 
+int64_t model_fp8_uses(const struct model_config *config, const struct model_parameter *p)
+{
+    int64_t count = 0;
+    if (p->dimensions != 2 || get_matrix(p->role) < 0) {
+        return 0;
+    }
+    for (int64_t i = 0; i < model_parameter_uses(config, p); i++) { /* shared by layers 0, 1, ... */
+        count += is_fp8_layer(config, p->layer + i);
+    }
+    return count;
+}
+
 size_t model_fp8_bytes(const struct model_config *config)
 {
-    int64_t rows =
-        config->fp8.amax_history > 0 ? config->fp8.amax_history + 2 * FP8_SCALES_STRIDE + 1 : 0;
+    bool is_delayed = config->fp8.recipe == MODEL_FP8_DELAYED;
+    int64_t rows = is_delayed ? config->fp8.amax_history + 2 * FP8_SCALES_STRIDE + 1 : 0;
     return (size_t)(rows * count_operands(config)) * sizeof(float);
 }
 
@@ -111,7 +134,7 @@ size_t model_fp8_bytes(const struct model_config *config)
 status model_fp8_create(struct model *m)
 {
     struct device *dev = kernels_device(m->kernels);
-    if (!m->training || m->config.fp8.amax_history == 0) {
+    if (!m->training || m->config.fp8.recipe != MODEL_FP8_DELAYED) {
         return STATUS_OK;
     }
     TRY(ALLOCATE(m->fp8, 1, "the FP8 scales"));
@@ -129,9 +152,15 @@ void model_fp8_destroy(struct model *m)
 {
     struct fp8_state *f = m->fp8;
     if (f != NULL) {
+        struct device *dev = kernels_device(m->kernels);
         size_t bytes = (size_t)f->operands * sizeof(float);
-        device_release(kernels_device(m->kernels), f->scales, FP8_SCALES_STRIDE * bytes);
-        device_release(kernels_device(m->kernels), f->maxima, bytes);
+        device_release(dev, f->scales, FP8_SCALES_STRIDE * bytes);
+        device_release(dev, f->maxima, bytes);
+        device_release(dev, f->device_history, (size_t)f->length * bytes);
+        device_release(dev, f->gathered, (size_t)f->ranks * bytes);
+        for (int i = 0; i < COUNT(f->arrived); i++) {
+            device_host_release(dev, f->arrived[i], bytes);
+        }
         free(f->history);
         free(f->host);
         free(f);
@@ -144,18 +173,6 @@ float *model_fp8_history(const struct model *m, int64_t *length, int64_t *operan
     *length = m->fp8 != NULL ? m->fp8->length : 0;
     *operands = m->fp8 != NULL ? m->fp8->operands : 0;
     return m->fp8 != NULL ? m->fp8->history : NULL;
-}
-
-/* Returns the scale for numbers up to `amax`: 1 for a matrix that was always zero. */
-static float compute_scale(float amax, enum fp8_operand operand)
-{
-    if (!(amax > 0)) {
-        return 1;
-    }
-    int exponent = ilogb((double)(operand == FP8_DY ? FP8_MAX_E5M2 : FP8_MAX_E4M3) / (double)amax);
-    exponent = exponent > SCALE_EXPONENT_MAX ? SCALE_EXPONENT_MAX : exponent;
-    exponent = exponent < -SCALE_EXPONENT_MAX ? -SCALE_EXPONENT_MAX : exponent;
-    return ldexpf(1.0f, exponent);
 }
 
 status model_fp8_sync(struct model *m)
@@ -172,9 +189,9 @@ status model_fp8_sync(struct model *m)
             amax[i] = row[i] > amax[i] ? row[i] : amax[i];
         }
     }
-    f->is_measured = false;
+    f->is_measured = f->is_copied = false;
     for (int64_t i = f->operands - 1; i >= 0; i--) {
-        float scale = compute_scale(amax[i], (enum fp8_operand)(i % FP8_OPERANDS));
+        float scale = fp8_scale(amax[i], (enum fp8_operand)(i % FP8_OPERANDS));
         f->is_measured = f->is_measured || amax[i] > 0;
         f->host[FP8_SCALES_STRIDE * i + FP8_RECIPROCAL] = 1 / scale;
         f->host[FP8_SCALES_STRIDE * i + FP8_SCALE] = scale;
@@ -201,6 +218,14 @@ static status reduce_maxima(struct comm *world, float *maxima, int64_t count)
     return result;
 }
 
+/* Adds the largest magnitudes of a step to the history in host memory. */
+static void add_to_history(struct fp8_state *f, const float *maxima)
+{
+    size_t bytes = (size_t)f->operands * sizeof(float);
+    memmove(f->history + f->operands, f->history, (size_t)(f->length - 1) * bytes);
+    memcpy(f->history, maxima, bytes);
+}
+
 status model_fp8_advance(struct model *m, struct comm *world, bool keep)
 {
     struct fp8_state *f = m->fp8;
@@ -216,9 +241,95 @@ status model_fp8_advance(struct model *m, struct comm *world, bool keep)
         return STATUS_OK;
     }
     TRY(reduce_maxima(world, f->host, f->operands));
-    memmove(f->history + f->operands, f->history, (size_t)(f->length - 1) * bytes);
-    memcpy(f->history, f->host, bytes);
+    add_to_history(f, f->host);
     return model_fp8_sync(m);
+}
+
+/* ---- state on a GPU ---- */
+
+static status allocate_ring(struct model *m, int ranks)
+{
+    struct fp8_state *f = m->fp8;
+    struct device *dev = kernels_device(m->kernels);
+    size_t bytes = (size_t)f->operands * sizeof(float);
+    const char *what = "the amax history";
+    f->ranks = ranks;
+    TRY(device_allocate(dev, (size_t)f->length * bytes, what, (void **)&f->device_history));
+    TRY(device_allocate(dev, (size_t)ranks * bytes, what, (void **)&f->gathered));
+    for (int i = 0; i < COUNT(f->arrived); i++) {
+        TRY(device_host_allocate(dev, bytes, what, (void **)&f->arrived[i]));
+    }
+    return STATUS_OK;
+}
+
+/* Copies the history of a resumed run to the ring: its rows begin with the newest one. */
+static status copy_history(struct model *m)
+{
+    struct fp8_state *f = m->fp8;
+    f->newest = 0;
+    f->is_copied = true;
+    return device_write(kernels_device(m->kernels), kernels_stream(m->kernels), f->device_history,
+                        f->history, (size_t)(f->length * f->operands) * sizeof(float));
+}
+
+static status gather_columns(struct comm *comm, float *all, int64_t columns)
+{
+    struct comm_request *request = NULL;
+    struct comm_range *ranges = NULL;
+    TRY(ALLOCATE(ranges, comm_size(comm), "the ranges of the ranks"));
+    for (int r = 0; r < comm_size(comm); r++) {
+        ranges[r] = (struct comm_range){r * columns, columns};
+    }
+    status result = comm_all_gather_start(comm, all, sizeof *all, ranges, &request);
+    KEEP_FIRST(result, comm_wait(comm, &request));
+    free(ranges);
+    return result;
+}
+
+/* Gathers the magnitudes of all ranks in f->gathered. */
+static status gather_maxima(struct model *m, struct comm *data, struct comm *tensor)
+{
+    struct fp8_state *f = m->fp8;
+    int64_t columns = comm_size(tensor) * f->operands;
+    float *rows = f->gathered + comm_rank(data) * columns;
+    TRY(device_copy(kernels_device(m->kernels), kernels_stream(m->kernels),
+                    rows + comm_rank(tensor) * f->operands, f->maxima,
+                    (size_t)f->operands * sizeof(float)));
+    TRY(gather_columns(tensor, rows, f->operands));
+    return gather_columns(data, f->gathered, columns);
+}
+
+status model_fp8_queue_advance(struct model *m, struct comm *data, struct comm *tensor,
+                               int64_t step)
+{
+    struct fp8_state *f = m->fp8;
+    if (f == NULL) {
+        return STATUS_OK;
+    }
+    struct device *dev = kernels_device(m->kernels);
+    struct stream *stream = kernels_stream(m->kernels);
+    size_t bytes = (size_t)f->operands * sizeof(float);
+    int ranks = comm_size(data) * comm_size(tensor);
+    TRY(f->device_history == NULL ? allocate_ring(m, ranks) : STATUS_OK);
+    TRY(f->is_copied ? STATUS_OK : copy_history(m));
+    TRY(gather_maxima(m, data, tensor));
+    TRY(device_zero(dev, stream, f->maxima, bytes));
+    f->newest = (f->newest + f->length - 1) % f->length;
+    TRY(fp8_update_scales(
+        m->kernels,
+        (struct tensor){f->scales, DTYPE_F32, f->operands, FP8_SCALES_STRIDE, FP8_SCALES_STRIDE},
+        tensor_view(f->device_history, DTYPE_F32, f->length, f->operands),
+        tensor_view(f->gathered, DTYPE_F32, ranks, f->operands), f->newest));
+    f->is_measured = true; /* scales without a magnitude are 1 */
+    return device_copy(dev, stream, f->arrived[step % COUNT(f->arrived)],
+                       f->device_history + f->newest * f->operands, bytes);
+}
+
+void model_fp8_finish_advance(struct model *m, int64_t step)
+{
+    if (m->fp8 != NULL) {
+        add_to_history(m->fp8, m->fp8->arrived[step % COUNT(m->fp8->arrived)]);
+    }
 }
 
 /* ---- GEMMs of a role ---- */
@@ -227,23 +338,25 @@ status model_fp8_advance(struct model *m, struct comm *world, bool keep)
 static int64_t find_operands(const struct model *m, int64_t layer, enum model_role role)
 {
     int matrix = get_matrix(role);
-    bool is_fp8 = m->fp8 != NULL && matrix >= 0 && is_fp8_layer(&m->config, layer);
+    bool is_fp8 = m->training && matrix >= 0 && is_fp8_layer(&m->config, layer);
     return is_fp8 ? (layer * MATRICES + matrix) * FP8_OPERANDS : -1;
 }
 
 static struct tensor view_scales(const struct model *m, int64_t first)
 {
-    float *scales = m->fp8->scales + FP8_SCALES_STRIDE * first;
-    return m->fp8->is_measured
-               ? (struct tensor){scales, DTYPE_F32, FP8_OPERANDS, 2, FP8_SCALES_STRIDE}
+    const struct fp8_state *f = m->fp8;
+    return f != NULL && f->is_measured
+               ? (struct tensor){f->scales + FP8_SCALES_STRIDE * first, DTYPE_F32, FP8_OPERANDS, 2,
+                                 FP8_SCALES_STRIDE}
                : tensor_absent();
 }
 
 static struct tensor view_maxima(const struct model *m, const struct model_input *input,
                                  int64_t first)
 {
-    return input->training ? tensor_view(m->fp8->maxima + first, DTYPE_F32, 1, FP8_OPERANDS)
-                           : tensor_absent();
+    return m->fp8 != NULL && input->training
+               ? tensor_view(m->fp8->maxima + first, DTYPE_F32, 1, FP8_OPERANDS)
+               : tensor_absent();
 }
 
 status model_linear_forward(struct model *m, const struct model_input *input, int64_t layer,
@@ -259,7 +372,7 @@ status model_linear_forward(struct model *m, const struct model_input *input, in
                               view_scales(m, first), act);
 }
 
-/* Computes dx = (dy W) act', where W is the matrix of a role. The arguments are those of
+/* Computes dx = (dy W) act', where W is the matrix of a role. The arguments are the same as for
  * linear_backward_input. */
 static status input_backward(const struct backward *b, int64_t layer, enum model_role role,
                              struct tensor dx, struct bias_gradient dbias, struct tensor dy,
@@ -284,12 +397,12 @@ static bool norm_reads_output(const struct model *m)
            !(m->config.residual_multiplier > 0);
 }
 
-/* Returns whether input_backward of the second feed-forward matrix, including the derivative of the
- * activation, computes the gradient of the first matrix's output. With a gate or an adapter of the
- * second matrix, another operation computes it. */
+/* Returns whether input_backward of the second feed-forward matrix computes the gradient of the
+ * first matrix's output, including the derivative of the activation. With a gate, an adapter of the
+ * second matrix, or dropout of the inner features, a separate operation computes this gradient. */
 static bool activation_follows(const struct model *m, int64_t layer)
 {
-    return !m->architecture->feed_forward.gated &&
+    return !m->architecture->feed_forward.gated && !(m->config.activation_dropout > 0) &&
            !model_has_adapter(m, model_param_index(m, layer, MODEL_FC_PROJECTION));
 }
 
@@ -362,6 +475,18 @@ status model_project_backward(struct backward *b, int64_t layer, enum model_role
     TRY(model_adapters_backward_input(m, b->input, layer, index, dx, dy));
     TRY(model_adapters_backward_weight(m, b->input, layer, index, b->gradients, dy, x));
     return act == ACTIVATION_NONE ? STATUS_OK : activation_backward(m->kernels, dx, dx, saved, act);
+}
+
+status model_gathered_matrix_backward(struct backward *b, int64_t layer, enum model_role role,
+                                      struct tensor dx, struct tensor dy, struct tensor x)
+{
+    struct model *m = b->m;
+    struct param_index index = model_param_index(m, layer, role);
+    TRY(input_backward(b, layer, role, dx, (struct bias_gradient){0}, dy, ACTIVATION_NONE,
+                       tensor_absent()));
+    TRY(model_adapters_backward_input(m, b->input, layer, index, dx, dy));
+    TRY(weight_backward(b, layer, role, dy, x));
+    return model_adapters_backward_weight(m, b->input, layer, index, b->gradients, dy, x);
 }
 
 status model_input_matrix_backward(struct backward *b, int64_t layer, enum model_role role,

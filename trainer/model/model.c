@@ -2,11 +2,11 @@
  *
  * The arrange_* functions take all activation tensors from an arena. With an arena that has no
  * memory they only measure its size. */
-#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 
 #include "base/deadlines.h"
+#include "base/memory.h"
 #include "trainer/model/model_impl.h"
 
 enum { ADAPTERS_FUSED = 3 }; /* most adapters of one GEMM: query, key and value */
@@ -93,14 +93,16 @@ static status arrange_interior(const struct model_config *c, struct model_parall
     return STATUS_OK;
 }
 
-/* Takes the activations of cross-attention. Sequence parallelism does not apply to these models. */
-static status arrange_cross(const struct model_config *c, int ranks, enum dtype dtype, int64_t n,
-                            bool training, struct arena *arena, struct layer_activations *out)
+/* Takes the activations of cross-attention. */
+static status arrange_cross(const struct model_config *c, struct model_parallelism parallelism,
+                            enum dtype dtype, int64_t n, bool training, struct arena *arena,
+                            struct layer_activations *out)
 {
-    struct layer_dims local = compute_local_dims(c, ranks);
-    TRY(arena_take_tensor(arena, dtype, n, c->width, &out->between));
-    TRY(arena_take_tensor(arena, dtype, n, c->width, &out->between_norm));
-    TRY(arena_take_tensor(arena, DTYPE_F32, n, 2, &out->between_statistics));
+    struct layer_dims local = compute_local_dims(c, parallelism.ranks);
+    int64_t own = count_local_rows(parallelism, n);
+    TRY(arena_take_tensor(arena, dtype, own, c->width, &out->between));
+    TRY(arena_take_tensor(arena, dtype, own, c->width, &out->between_norm));
+    TRY(arena_take_tensor(arena, DTYPE_F32, own, 2, &out->between_statistics));
     TRY(arena_take_tensor(arena, dtype, n, local.width, &out->cross_query));
     TRY(arena_take_tensor(arena, dtype, n, 2 * local.width, &out->cross_key_value));
     TRY(arena_take_tensor(arena, dtype, n, local.width, &out->cross_attended));
@@ -172,12 +174,11 @@ static status arrange_layer(const struct model_config *c, struct model_paralleli
         TRY(model_adapters_per_layer(c, layer, &adapters));
         TRY(arena_take_tensor(arena, dtype, n, c->adapter.rank * adapters, &out->adapter_hidden));
     }
-    if (first || (training && c->recompute < MODEL_RECOMPUTE_FULL)) {
+    if (first || (training && c->recompute < RECOMPUTE_FULL)) {
         TRY(arrange_interior(c, parallelism, dtype, n, training, arena, out));
-        TRY(has_cross ? arrange_cross(c, parallelism.ranks, dtype, n, training, arena, out)
-                      : STATUS_OK);
+        TRY(has_cross ? arrange_cross(c, parallelism, dtype, n, training, arena, out) : STATUS_OK);
     }
-    if (first || (training && c->recompute < MODEL_RECOMPUTE_SELECTIVE)) {
+    if (first || (training && c->recompute < RECOMPUTE_SELECTIVE)) {
         TRY(arrange_recomputed(c, parallelism, dtype, n, arena, out));
     }
     if (has_placement(c, PLACEMENT_BRANCH)) {
@@ -201,20 +202,22 @@ static status arrange_d_inner(const struct model_config *config, struct layer_di
 
 /* Takes the output of the encoder and its gradient. */
 static status arrange_encoder(const struct model_config *c, enum dtype dtype, int64_t rows,
-                              bool training, struct arena *arena, struct activations *out)
+                              int64_t own, bool training, struct arena *arena,
+                              struct activations *out)
 {
     const struct architecture *a = model_architecture(c->architecture);
     if (a == NULL || !architecture_has_decoder(a)) {
         return STATUS_OK;
     }
-    TRY(arena_take_tensor(arena, dtype, rows, c->width, &out->encoder_last));
-    TRY(arena_take_tensor(arena, dtype, rows, c->width, &out->encoder_norm));
-    TRY(arena_take_tensor(arena, DTYPE_F32, rows, 2, &out->encoder_statistics));
+    TRY(arena_take_tensor(arena, dtype, own, c->width, &out->encoder_last));
+    TRY(arena_take_tensor(arena, dtype, own, c->width, &out->encoder_norm));
+    TRY(arena_take_tensor(arena, DTYPE_F32, own, 2, &out->encoder_statistics));
+    out->encoder_output = out->encoder_norm;
     return training ? arena_take_tensor(arena, dtype, rows, c->width, &out->d_encoder) : STATUS_OK;
 }
 
-/* Takes the sums of the embeddings of all stacks and their norms, if they are not those of the
- * first blocks. */
+/* Reserves memory for the sums of the embeddings of all stacks, and for their norms unless these
+ * are the norms of the first blocks. */
 static status arrange_embedding(const struct model_config *c, enum dtype dtype, int64_t rows,
                                 struct arena *arena, struct activations *out)
 {
@@ -298,7 +301,7 @@ static status arrange_activations(const struct model_config *config,
         TRY(arena_take_tensor(arena, dtype, rows, config->width, &out->exchange));
     }
     const struct architecture a = architecture_compose(config);
-    TRY(arrange_encoder(config, dtype, rows, training, arena, out));
+    TRY(arrange_encoder(config, dtype, rows, own, training, arena, out));
     TRY(arrange_tables(config, &a, dtype, local.heads, arena, out));
     TRY(arrange_head(config, dtype, training, arena, &out->head));
     if (config->token_types == 1) {
@@ -312,9 +315,8 @@ status model_activation_bytes(const struct model_config *config,
                               bool training, size_t *bytes)
 {
     *bytes = 0;
-    struct layer_activations *layers = calloc((size_t)config->layers, sizeof *layers);
-    REQUIRE(layers != NULL, STATUS_INTERNAL, "out of memory for %" PRId64 " layers",
-            config->layers);
+    struct layer_activations *layers = NULL;
+    TRY(ALLOCATE(layers, config->layers, "layers"));
     struct arena measure = {0};
     struct activations views;
     status result =
@@ -345,7 +347,7 @@ static status allocate_weights(struct model *m, struct device *dev, enum dtype d
 {
     bool is_bf16 = dtype == DTYPE_BF16, has_adapters = m->config.adapter.rank > 0;
     m->f32_elements = is_bf16 && has_adapters
-                          ? model_trained_elements(m->parameters, m->parameter_count)
+                          ? model_trained_elems(m->parameters, m->parameter_count)
                           : m->elements;
     TRY(device_allocate(dev, (size_t)m->f32_elements * sizeof(float), "the weights",
                         (void **)&m->weights));
@@ -360,11 +362,8 @@ static status allocate_model(struct model *m)
     struct device *dev = kernels_device(m->kernels);
     enum dtype dtype = kernels_dtype(m->kernels);
     TRY(allocate_weights(m, dev, dtype));
-    m->ranges = calloc((size_t)m->ranks, sizeof *m->ranges);
-    REQUIRE(m->ranges != NULL, STATUS_INTERNAL, "out of memory for %d ranks", m->ranks);
-    m->activations.layers = calloc((size_t)m->config.layers, sizeof *m->activations.layers);
-    REQUIRE(m->activations.layers != NULL, STATUS_INTERNAL, "out of memory for %" PRId64 " layers",
-            m->config.layers);
+    TRY(ALLOCATE(m->ranges, m->ranks, "ranks"));
+    TRY(ALLOCATE(m->activations.layers, m->config.layers, "layers"));
     size_t bytes = 0;
     TRY(model_activation_bytes(&m->config, m->parallelism, dtype, m->rows, m->training, &bytes));
     bytes -= model_window_bytes(&m->config, m->parallelism, dtype, m->rows);
@@ -379,8 +378,8 @@ status model_create(struct kernels *k, const struct model_config *config, struct
                     bool sequence_parallel, int64_t rows, bool training, struct model **out)
 {
     *out = NULL;
-    struct model *m = calloc(1, sizeof *m);
-    REQUIRE(m != NULL, STATUS_INTERNAL, "out of memory for a model");
+    struct model *m = NULL;
+    TRY(ALLOCATE(m, 1, "a model"));
     m->kernels = k;
     m->config = *config;
     m->tensor_group = tensor_group;
@@ -412,6 +411,7 @@ status model_destroy(struct model **m)
         if ((*m)->window != NULL) {
             result = comm_free((*m)->tensor_group, (*m)->window);
         }
+        KEEP_FIRST(result, model_free_registered(*m));
         struct device *dev = kernels_device((*m)->kernels);
         size_t elements = (size_t)(*m)->elements;
         device_release(dev, (*m)->weights, (size_t)(*m)->f32_elements * sizeof(float));
@@ -451,7 +451,7 @@ static bool is_trained_vector(const struct model_parameter *p)
     return p->trained && p->dimensions == 1;
 }
 
-int64_t model_elements(const struct model *m)
+int64_t model_elems(const struct model *m)
 {
     return m->elements;
 }
@@ -577,6 +577,10 @@ struct tensor model_gradient(const struct model *m, int parameter, float *const 
 void model_norm_gradients(const struct model *m, struct param_index index, float *const *gradients,
                           struct tensor *dgamma, struct tensor *dbeta)
 {
+    *dgamma = *dbeta = tensor_absent();
+    if (index.weight < 0) {
+        return;
+    }
     struct tensor unused = tensor_columns(m->activations.frozen_norm_gradients, 0,
                                           m->parameters[index.weight].columns);
     *dgamma = model_gradient(m, index.weight, gradients);
@@ -590,7 +594,7 @@ static int find_lm_head(const struct model *m)
     if (m->config.head != MODEL_HEAD_LM) {
         return -1;
     }
-    return m->param_index[m->config.tied ? MODEL_TOKEN_TABLE : MODEL_DECODER].weight;
+    return m->config.tied ? model_output_table(m) : m->param_index[MODEL_DECODER].weight;
 }
 
 struct tensor model_lm_head(const struct model *m)
@@ -643,17 +647,23 @@ struct tensor model_hidden_gradient(const struct model *m)
 struct dropout model_dropout(const struct model *m, const struct model_input *input, int64_t layer,
                              enum dropout_site site)
 {
-    float probability = site == DROPOUT_ATTENTION ? m->config.attention_dropout : m->config.dropout;
+    const struct model_config *c = &m->config;
+    float probability = site == DROPOUT_ATTENTION ? c->attention_dropout
+                        : site == DROPOUT_INNER   ? c->activation_dropout
+                                                  : c->dropout;
     if (!input->training || !(probability > 0)) {
         return (struct dropout){0};
     }
-    uint64_t number = (uint64_t)(layer + 1) * DROPOUT_SITES + (uint64_t)site;
+    bool is_inner = site == DROPOUT_INNER;
+    int64_t number = is_inner ? model_extra_site(m, layer) : layer;
     int64_t row_elements = site == DROPOUT_ATTENTION
-                               ? m->config.heads * attention_dropout_pitch(input->longest)
-                               : model_dropout_columns(m, layer);
+                               ? c->heads * attention_dropout_pitch(input->longest)
+                           : is_inner ? c->inner
+                                      : model_dropout_columns(m, layer);
+    number = (number + 1) * DROPOUT_SITES + (is_inner ? DROPOUT_FC : site);
     return (struct dropout){
         .probability = probability,
-        .key = random_key(input->seed, RANDOM_DROPOUT, (uint64_t)input->step, number),
+        .key = random_key(input->seed, RANDOM_DROPOUT, (uint64_t)input->step, (uint64_t)number),
         .first = input->first_row * row_elements,
     };
 }

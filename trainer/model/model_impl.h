@@ -1,23 +1,38 @@
 /* Internal declarations of the model, for the files of this folder and their tests.
  *
- * Letters in shapes are those of model.h. t is the number of tensor-parallel ranks. n is the number
- * of rows of the residual stream on this rank: N, or about N/t with sequence parallelism. */
+ * Letters in shapes have the same meaning as in model.h. t is the number of tensor-parallel ranks.
+ * n is the number of rows of the residual stream on this rank: N, or about N/t with sequence
+ * parallelism.
+ *
+ * Errors    unless stated otherwise, the errors of the operations (kernels.h) and of the
+ *           collectives of the tensor-parallel group (comm.h) */
 #pragma once
 
 #include <string.h>
 
-#include "base/arena.h"
+#include "base/device/arena.h"
 #include "base/random.h"
 #include "trainer/model/architecture.h"
 #include "trainer/model/model.h"
 
-/* Indices of a role's parameters in the parameter list; -1: the model has none. */
+/* Indices of a role's parameters in the parameter list. A norm without weight and bias has the
+ * weight PARAM_CONSTANT_NORM and the bias PARAM_NONE. */
 struct param_index {
     int weight, bias;
 };
 
-/* Dropout sites: the embedding (as layer -1), and three sites of each layer. */
-enum dropout_site { DROPOUT_ATTENTION, DROPOUT_PROJECTION, DROPOUT_FC, DROPOUT_SITES };
+enum { PARAM_NONE = -1, PARAM_CONSTANT_NORM = -2 };
+
+/* Dropout sites: the embedding (as layer -1), and three sites of each layer. model_cross_site and
+ * model_extra_site return further layer numbers above the last layer. DROPOUT_INNER stands for the
+ * inner features of the feed-forward network: DROPOUT_FC of the layer number model_extra_site. */
+enum dropout_site {
+    DROPOUT_ATTENTION,
+    DROPOUT_PROJECTION,
+    DROPOUT_FC,
+    DROPOUT_SITES,
+    DROPOUT_INNER
+};
 
 /* Local sizes of a layer on one tensor-parallel rank. */
 struct layer_dims {
@@ -88,8 +103,9 @@ struct activations {
     struct tensor last;             /* [n, C] residual stream after the last layer */
     struct tensor final_norm;       /* [n, C] */
     struct tensor final_statistics; /* f32 [n, 2] */
-    /* the same for the encoder, with the output encoder_norm [S, C] */
+    /* the same of the encoder, with the n rows of the sources on this rank */
     struct tensor encoder_last, encoder_norm, encoder_statistics;
+    struct tensor encoder_output; /* [S, C] all rows of encoder_norm */
     struct head_activations head;
     struct tensor position_table;   /* [P, C] sinusoidal positions, divided by the factor of the
                                         * token embeddings; absent: others */
@@ -98,9 +114,9 @@ struct activations {
     struct tensor position_bias[STACKS_MAX]; /* f32 [buckets, H/t], in bf16 precision only: copies
                                               * of the tables of the stacks */
     struct tensor zero_token_type_ids; /* int32 [1, N] zeros, if the token type table has one row */
-    /* [N, C] input and output of reductions over the ranks. It holds one value at a time: what a
-     * block adds to the stream, the gradient of the hidden states (written by the objective), or
-     * the gradient of a norm's output. */
+    /* [N, C] input and output of reductions over the ranks. It holds one value at a time: the sum
+     * that a block adds to the stream, the gradient of the hidden states from the objective, or the
+     * gradient of a norm's output. */
     struct tensor exchange;
     /* gradients, with training only */
     struct tensor d_stream;         /* [n, C] gradient along the residual stream */
@@ -112,14 +128,15 @@ struct activations {
     struct tensor d_adapter_hidden; /* [N, 3 rank] of the adapters of one GEMM, three at most */
     struct tensor adapter_input;    /* [N, max(C, F/t, H D / t)] input of an adapter, or its
                                      * gradient */
-    struct tensor d_encoder;        /* [S, C] gradient of encoder_norm, summed over the decoder */
+    struct tensor d_encoder;        /* [S, C] gradient of encoder_output, summed over the layers of
+                                     * the decoder, but not over the ranks */
     struct tensor frozen_norm_gradients; /* f32 [2, max(C, D)] discarded output */
 };
 
 /* A stack of blocks. A model has one stack, or an encoder and a decoder. */
 struct stack {
     int64_t first, end;                          /* its layers */
-    struct param_index param_index[MODEL_ROLES]; /* those of the first block; -1: none */
+    struct param_index param_index[MODEL_ROLES]; /* indices in the first block */
     struct param_index end_norm;                 /* the norm after the last layer */
     int layer_parameters;                        /* of one block, if it has several blocks */
     struct tensor *last, *norm, *statistics;     /* its outputs, in struct activations */
@@ -130,7 +147,7 @@ struct model {
     struct model_config config;
     struct architecture composed;
     const struct architecture *architecture;     /* &composed */
-    struct param_index param_index[MODEL_ROLES]; /* of a block's role: those of the first block */
+    struct param_index param_index[MODEL_ROLES]; /* of a block's role: indices in the first block */
     struct stack stacks[STACKS_MAX];
     int stack_count;
     struct comm *tensor_group; /* NULL: one rank holds the whole model */
@@ -144,7 +161,8 @@ struct model {
     float *weights;
     float *vectors;     /* after the weights are released, and for elements without f32 weights */
     bf16 *bf16_weights; /* NULL in fp32 precision */
-    int64_t rows;       /* largest N */
+    struct comm *gather_group; /* of model_register_weights; NULL: it was not called */
+    int64_t rows;              /* largest N */
     bool training;
     struct arena arena;
     struct activations activations;
@@ -158,12 +176,12 @@ struct model {
     float *qk_norm_sums;       /* [2, D] gradients of the QK norms of a layer; QK_NORM_ROWS:
                                 * [N, 2] sums of the rows of the queries and keys */
     struct comm_range *ranges; /* [ranks] workspace for collectives */
-    struct fp8_state *fp8;     /* NULL: no FP8 */
+    struct fp8_state *fp8;     /* NULL: no delayed scaling */
 };
 
 /* ---- linear.c ---- */
 
-/* model_fp8_create - allocate scales and history of a model for training with FP8. */
+/* model_fp8_create - allocate scales and history of a model for training with delayed scaling. */
 status model_fp8_create(struct model *m);
 
 /* model_fp8_destroy - release the scales and the history. */
@@ -176,9 +194,11 @@ status model_linear_forward(struct model *m, const struct model_input *input, in
                             enum model_role role, struct tensor y, struct tensor saved,
                             struct tensor x, struct tensor bias, enum activation act);
 
+/* ---- stack.c ---- */
+
 /* model_param_index - return the parameter indices of a role in a block.
- * MODEL_NORM1 is the norm before the layer; both indices are -1 if there is none. With
- * PLACEMENT_POST it is that at the end of the layer before it, or of the embedding. */
+ * MODEL_NORM1 is the norm before the layer; both indices are PARAM_NONE if there is none. With
+ * PLACEMENT_POST, MODEL_NORM1 is the norm at the end of the previous layer, or of the embedding. */
 struct param_index model_param_index(const struct model *m, int64_t layer, enum model_role role);
 
 /* model_get_stack - return the stack that reads this input. */
@@ -188,27 +208,48 @@ static inline const struct stack *model_get_stack(const struct model *m,
     return &m->stacks[input->is_source ? 0 : m->stack_count - 1];
 }
 
+/* model_token_table - return the parameter of the table of tokens that a stack reads. */
+static inline int model_token_table(const struct model *m, const struct stack *stack)
+{
+    int separate = stack->param_index[MODEL_TOKEN_TABLE].weight;
+    return separate >= 0 ? separate : m->param_index[MODEL_TOKEN_TABLE].weight;
+}
+
+/* model_output_table - return the parameter of the table that is the tied vocabulary matrix. */
+static inline int model_output_table(const struct model *m)
+{
+    return model_token_table(m, &m->stacks[m->stack_count - 1]);
+}
+
 /* model_describe_stacks - find the stacks of a model, an encoder and a decoder or a single one, and
  * the first parameters of each role. */
 void model_describe_stacks(struct model *m);
 
+/* ---- model.c ---- */
+
 /* model_matrix - return a matrix as GEMMs read it: the bf16 copy if it exists.
- * Fused parameters are one matrix. Parameter -1 gives an absent tensor. */
+ * Fused parameters are one matrix. A negative parameter gives an absent tensor. */
 struct tensor model_matrix(const struct model *m, int parameter);
 
-/* model_vector - return a bias or a norm's weight in f32; absent for parameter -1. */
+/* model_vector - return a bias or a norm's weight in f32; absent for a negative parameter. */
 struct tensor model_vector(const struct model *m, int parameter);
 
-/* model_bias - return the bias of a linear layer in kernels_bias_dtype; absent for parameter -1. */
+/* model_bias - return the bias of a linear layer in kernels_bias_dtype; absent for PARAM_NONE. */
 struct tensor model_bias(const struct model *m, int parameter);
 
-/* model_gradient - return a parameter's gradient; absent if frozen or for parameter -1. */
+/* model_gradient - return a parameter's gradient; absent if frozen or for a negative parameter. */
 struct tensor model_gradient(const struct model *m, int parameter, float *const *gradients);
 
 /* model_norm_gradients - return the gradients of a norm's gamma and beta.
- * A frozen norm gets a scratch buffer. *dbeta is absent if the norm has no beta. */
+ * A frozen norm gets a scratch buffer. *dbeta is absent if the norm has no beta. Both are absent if
+ * the norm has no parameters. */
 void model_norm_gradients(const struct model *m, struct param_index index, float *const *gradients,
                           struct tensor *dgamma, struct tensor *dbeta);
+
+/* ---- sharing.c ---- */
+
+/* model_free_registered - free the memory of model_register_weights, if it was called. */
+status model_free_registered(struct model *m);
 
 /* ---- sharing.c: collectives of the tensor-parallel group. All are no-ops on one rank. ---- */
 
@@ -257,6 +298,12 @@ status model_all_gather_wait(struct model *m);
 
 /* model_all_gather - call model_all_gather_start and model_all_gather_wait. */
 status model_all_gather(struct model *m, struct tensor local_rows, int64_t n, struct tensor *all);
+
+/* model_gather_encoder - gather all n rows of the encoder's output, encoder_output.
+ *
+ * Memory    valid until the encoder runs again
+ * Order     collective */
+status model_gather_encoder(struct model *m, int64_t n);
 
 /* model_norm_reduce_begin - replace *dgamma and *dbeta by buffers for this rank's partial sums.
  * Sequence parallelism only: the gradients of a norm are sums over the rows of all ranks. */
@@ -312,19 +359,26 @@ status model_adapters_backward_weight(struct model *m, const struct model_input 
 struct dropout model_dropout(const struct model *m, const struct model_input *input, int64_t layer,
                              enum dropout_site site);
 
-/* model_dropout_columns - return the number of columns of the dropout at a layer; -1 is the
- * embedding. */
+/* model_dropout_columns - return the columns of the dropout at a layer; -1 is the embedding. */
 static inline int64_t model_dropout_columns(const struct model *m, int64_t layer)
 {
     return layer < 0 ? model_embedding_width(&m->config) : m->config.width;
 }
 
 /* model_cross_site - return the layer number of the dropout after the cross-attention of a layer.
- * It is greater than the numbers of all layers, so that these have the same dropout in all
- * models. */
+ * It is greater than the numbers of all layers, so that their dropout is the same in all models. */
 static inline int64_t model_cross_site(const struct model *m, int64_t layer)
 {
     return m->config.layers + 1 + layer;
+}
+
+/* model_extra_site - return the layer number of the additional dropout sites of encoder-decoders.
+ * Together with DROPOUT_FC, this number is the site of the inner features of the layer. Together
+ * with DROPOUT_PROJECTION, it is the site of the output of the stack that begins with this layer
+ * (architecture.output_dropout). The number is greater than all numbers of model_cross_site. */
+static inline int64_t model_extra_site(const struct model *m, int64_t layer)
+{
+    return 2 * m->config.layers + 2 + layer;
 }
 
 /* model_source_input - return the input of the encoder: the sources as rows. */
@@ -380,7 +434,7 @@ struct attention_bias model_position_bias(const struct model *m, const struct mo
 
 /* model_qk_norm_forward - normalize the queries and keys of a layer.
  *
- * Shapes    reads the first n rows of qkv; writes those of query_keys and qk_statistics
+ * Shapes    reads the first n rows of qkv; writes the same rows of query_keys and qk_statistics
  * Order     collective over the tensor-parallel group with QK_NORM_ROWS */
 status model_qk_norm_forward(struct model *m, int64_t layer, int64_t n);
 
@@ -429,7 +483,7 @@ status model_finish_layer(struct model *m, const struct model_input *input, int6
 /* model_gather_hidden - return all rows of the final norm. */
 status model_gather_hidden(struct model *m, int64_t n, struct tensor *hidden);
 
-/* ---- heads: heads.c, task.c ---- */
+/* ---- heads: heads.c ---- */
 
 /* model_bert_heads_forward - compute the inputs of the vocabulary matrix and of the label matrix.
  *

@@ -1,23 +1,22 @@
 /* Positions: the constant tables of rotary angles and sinusoidal positions, and the relative
  * position bias. */
-#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 
 #include "base/deadlines.h"
+#include "base/memory.h"
 #include "trainer/model/model_impl.h"
 
 static status fill_rope_table(struct model *m, struct tensor table_view, double theta,
                               const struct rotary_scaling *scaling)
 {
-    size_t bytes = (size_t)(table_view.rows * table_view.columns) * sizeof(float);
+    size_t count = (size_t)(table_view.rows * table_view.columns);
     struct device *dev = kernels_device(m->kernels);
     struct stream *stream = kernels_stream(m->kernels);
-    float *table = malloc(bytes);
-    REQUIRE(table != NULL, STATUS_INTERNAL,
-            "out of memory for the rotary table of %" PRId64 " positions", table_view.rows);
+    float *table = NULL;
+    TRY(ALLOCATE(table, count, "the rotary table of positions"));
     rotary_fill_table(table, table_view.rows, table_view.columns, theta, scaling);
-    status result = device_copy(dev, stream, table_view.data, table, bytes);
+    status result = device_copy(dev, stream, table_view.data, table, count * sizeof *table);
     KEEP_FIRST(result, device_wait(dev, stream, DEADLINE_DEVICE_STEP_SECONDS));
     free(table);
     return result;
@@ -36,11 +35,11 @@ static status fill_sinusoids(struct model *m)
     struct stream *stream = kernels_stream(m->kernels);
     double factor = m->config.embedding_multiplier > 0 ? m->config.embedding_multiplier : 1;
     int64_t half = table.columns / 2, count = table.rows * table.columns;
-    float *values = malloc((size_t)count * sizeof *values);
-    bf16 *rounded = malloc((size_t)count * sizeof *rounded);
+    float *values = NULL;
+    bf16 *rounded = NULL;
     status result = STATUS_OK;
-    REQUIRE_GOTO(result, done, values != NULL && rounded != NULL, STATUS_INTERNAL,
-                 "out of memory for the positions");
+    TRY_GOTO(result, done, ALLOCATE(values, count, "the positions"));
+    TRY_GOTO(result, done, ALLOCATE(rounded, count, "the positions"));
     for (int64_t i = 0; i < count; i++) {
         int64_t position = i / table.columns, column = i % table.columns;
         int64_t pair = sines_first ? column % half : column / 2;

@@ -1,24 +1,32 @@
-/* Collectives of a tensor-parallel group, and the communication window that they use.
+/* Collectives of a tensor-parallel group, and the communication window that they use. Also the
+ * memory of weights that the data-parallel group gathers.
  *
  * Each rank computes a partial result [N, C] of an output projection. The sum over the ranks
  * continues along the residual stream.
  *   without sequence parallelism   an all-reduce gives each rank the sum of all rows
  *   with sequence parallelism      a reduce-scatter gives each rank the sum of its local rows.
- *   Norms
- *                                  and dropout run on these. An all-gather collects all rows before
- *                                  a split matrix reads them
+ *                                  Norms and dropout run on these. An all-gather collects all rows
+ *                                  before a split matrix reads them
  * Sequence parallelism moves the same number of bytes. It needs 1/t of the work and memory for
  * norms and dropout. In backward, all-gathers and reduce-scatters swap roles. The input of a split
  * matrix is gathered again for the gradient of its weights.
  *
+ * All layers of a decoder read the encoder's output. It is gathered once, and each rank keeps all
+ * rows until the end of backward. Each rank adds its part of the gradient of all layers; the sum of
+ * these parts is reduced once.
+ *
  * Source    Korthikanti et al. 2022, arXiv:2205.05198 */
 #include "trainer/model/model_impl.h"
 
+/* Returns the bytes of the gathered rows, and of the gathered rows of the encoder's output. */
 static size_t compute_gathered_bytes(const struct model_config *config,
                                      struct model_parallelism parallelism, enum dtype dtype,
                                      int64_t rows)
 {
-    return parallelism.sequence_parallel ? (size_t)(rows * config->width) * dtype_bytes(dtype) : 0;
+    int64_t buffers = config->encoder_layers > 0 ? 2 : 1;
+    return parallelism.sequence_parallel
+               ? (size_t)(buffers * rows * config->width) * dtype_bytes(dtype)
+               : 0;
 }
 
 /* Returns the number of sums of the QK norms: gradients of weights, or sums of rows. The memory
@@ -66,7 +74,7 @@ static const struct comm_range *fill_element_ranges(struct model *m, int64_t n, 
     return m->ranges;
 }
 
-static status rehearse_reduce(void *model)
+static status calibrate_reduce(void *model)
 {
     struct model *m = model;
     if (m->parallelism.sequence_parallel) {
@@ -79,13 +87,25 @@ static status rehearse_reduce(void *model)
     return comm_wait(m->tensor_group, &m->reduce_request);
 }
 
-static status rehearse_gather(void *model)
+static status calibrate_gather(void *model)
 {
     struct model *m = model;
     TRY(comm_all_gather_start(m->tensor_group, m->gathered.data, dtype_bytes(m->gathered.dtype),
                               fill_element_ranges(m, m->rows, m->config.width),
                               &m->gather_request));
     return comm_wait(m->tensor_group, &m->gather_request);
+}
+
+/* Sets the views of the gathered rows, which are at the end of the window. */
+static void connect_gathered(struct model *m, void *memory)
+{
+    enum dtype dtype = kernels_dtype(m->kernels);
+    m->gathered = tensor_view(memory, dtype, m->rows, m->config.width);
+    if (m->config.encoder_layers > 0) {
+        size_t bytes = (size_t)(m->rows * m->config.width) * dtype_bytes(dtype);
+        m->activations.encoder_output =
+            tensor_view((char *)memory + bytes, dtype, m->rows, m->config.width);
+    }
 }
 
 status model_connect(struct model *m)
@@ -105,11 +125,10 @@ status model_connect(struct model *m)
         float *norms = m->qk_norm_sums + count_qk_norm_sums(&m->config, m->rows);
         m->norm_sums = tensor_view(norms, DTYPE_F32, 2, m->config.width);
         m->embedding_sums = norms + 2 * m->config.width;
-        m->gathered = tensor_view(m->embedding_sums + count_embedding_sums(&m->config, true), dtype,
-                                  m->rows, m->config.width);
+        connect_gathered(m, m->embedding_sums + count_embedding_sums(&m->config, true));
     }
-    TRY(comm_calibrate(m->tensor_group, rehearse_reduce, m));
-    return m->parallelism.sequence_parallel ? comm_calibrate(m->tensor_group, rehearse_gather, m)
+    TRY(comm_calibrate(m->tensor_group, calibrate_reduce, m));
+    return m->parallelism.sequence_parallel ? comm_calibrate(m->tensor_group, calibrate_gather, m)
                                             : STATUS_OK;
 }
 
@@ -240,6 +259,15 @@ struct tensor model_reduced_rows(const struct model *m, int64_t n)
 
 /* ---- all-gather of the local rows ---- */
 
+/* Starts to gather all rows into a buffer of the window. */
+static status start_gather(struct model *m, struct tensor all, struct tensor local_rows)
+{
+    struct comm_range rows = model_local_rows(m, all.rows);
+    TRY(op_copy(m->kernels, tensor_rows(all, rows.first, rows.count), local_rows));
+    return comm_all_gather_start(m->tensor_group, all.data, dtype_bytes(all.dtype),
+                                 fill_element_ranges(m, all.rows, all.columns), &m->gather_request);
+}
+
 status model_all_gather_start(struct model *m, struct tensor local_rows, int64_t n,
                               struct tensor *all)
 {
@@ -247,11 +275,8 @@ status model_all_gather_start(struct model *m, struct tensor local_rows, int64_t
     if (!m->parallelism.sequence_parallel) {
         return STATUS_OK;
     }
-    struct comm_range rows = model_local_rows(m, n);
     *all = tensor_view(m->gathered.data, m->gathered.dtype, n, local_rows.columns);
-    TRY(op_copy(m->kernels, tensor_rows(*all, rows.first, rows.count), local_rows));
-    return comm_all_gather_start(m->tensor_group, all->data, dtype_bytes(all->dtype),
-                                 fill_element_ranges(m, n, local_rows.columns), &m->gather_request);
+    return start_gather(m, *all, local_rows);
 }
 
 status model_all_gather_wait(struct model *m)
@@ -266,6 +291,17 @@ status model_all_gather(struct model *m, struct tensor local_rows, int64_t n, st
     return model_all_gather_wait(m);
 }
 
+status model_gather_encoder(struct model *m, int64_t n)
+{
+    const struct activations *a = &m->activations;
+    if (!m->parallelism.sequence_parallel) {
+        return STATUS_OK;
+    }
+    TRY(start_gather(m, tensor_rows(a->encoder_output, 0, n),
+                     tensor_rows(a->encoder_norm, 0, model_local_rows(m, n).count)));
+    return model_all_gather_wait(m);
+}
+
 /* ---- gradients of a norm, summed over the local rows of each rank ---- */
 
 /* Returns memory for the gradient of gamma (0) or beta (1). */
@@ -277,7 +313,7 @@ static struct tensor view_norm_sums(const struct model *m, int row, int64_t colu
 /* Rank 0 starts from the accumulated gradient, the other ranks from zero. */
 status model_norm_reduce_begin(struct model *m, struct tensor *dgamma, struct tensor *dbeta)
 {
-    if (!m->parallelism.sequence_parallel) {
+    if (!m->parallelism.sequence_parallel || dgamma->data == NULL) {
         return STATUS_OK;
     }
     struct tensor rows[2] = {view_norm_sums(m, 0, dgamma->columns),
@@ -296,7 +332,7 @@ status model_norm_reduce_begin(struct model *m, struct tensor *dgamma, struct te
 
 status model_norm_reduce_end(struct model *m, struct tensor dgamma, struct tensor dbeta)
 {
-    if (!m->parallelism.sequence_parallel) {
+    if (!m->parallelism.sequence_parallel || dgamma.data == NULL) {
         return STATUS_OK;
     }
     int64_t vectors = dbeta.data != NULL ? 2 : 1, columns = dgamma.columns;
@@ -417,4 +453,38 @@ status model_adapter_reduce_end(struct model *m, struct tensor gradient)
     }
     TRY(comm_all_reduce(m->tensor_group, m->adapter_sums, gradient.rows * gradient.columns));
     return op_copy(m->kernels, gradient, view_adapter_sums(m, gradient));
+}
+
+/* ---- weights that ZeRO gathers ---- */
+
+/* Returns the address of the pointer to the gathered weights, and their size. */
+static void **get_gathered(struct model *m, size_t *bytes)
+{
+    bool is_bf16 = kernels_dtype(m->kernels) == DTYPE_BF16;
+    *bytes = is_bf16 ? (size_t)m->elements * sizeof(bf16) : (size_t)m->f32_elements * sizeof(float);
+    return is_bf16 ? (void **)&m->bf16_weights : (void **)&m->weights;
+}
+
+status model_register_weights(struct model *m, struct comm *group)
+{
+    size_t bytes = 0;
+    void **weights = get_gathered(m, &bytes);
+    REQUIRE(m->gather_group == NULL, STATUS_INTERNAL,
+            "the gathered weights can be registered only once");
+    device_release(kernels_device(m->kernels), *weights, bytes);
+    *weights = NULL;
+    m->gather_group = group;
+    return comm_allocate(group, bytes, weights);
+}
+
+status model_free_registered(struct model *m)
+{
+    size_t bytes = 0;
+    void **weights = get_gathered(m, &bytes);
+    if (m->gather_group == NULL) {
+        return STATUS_OK;
+    }
+    status result = comm_free(m->gather_group, *weights);
+    *weights = NULL;
+    return result;
 }

@@ -19,6 +19,32 @@ bool model_is_norm(const struct model_parameter *p)
     }
 }
 
+/* Returns the index of a norm without weight and bias. */
+static struct param_index make_constant_norm(void)
+{
+    return (struct param_index){PARAM_CONSTANT_NORM, PARAM_NONE};
+}
+
+/* Returns whether an architecture has norms of this role, other than the norm of the transform and
+ * the norms of the queries and keys. */
+static bool has_norm(const struct architecture *a, enum model_role role)
+{
+    switch (role) {
+    case MODEL_EMBEDDING_NORM:
+        return a->names->embedding_norm != NULL;
+    case MODEL_NORM1:
+    case MODEL_NORM2:
+        return architecture_has_input_norms(a) || architecture_is_post_norm(a);
+    case MODEL_ATTENTION_NORM:
+    case MODEL_FEED_FORWARD_NORM:
+        return architecture_has_branch_norms(a);
+    case MODEL_CROSS_NORM:
+        return architecture_has_decoder(a);
+    default:
+        return false;
+    }
+}
+
 /* Adds a parameter to an index. */
 static void set_index(struct param_index *index, const struct model_parameter *p, int i)
 {
@@ -31,7 +57,7 @@ static void find_param_indices(const struct model *m, int stack,
                                struct param_index out[MODEL_ROLES])
 {
     for (int i = 0; i < MODEL_ROLES; i++) {
-        out[i] = (struct param_index){-1, -1};
+        out[i] = (struct param_index){PARAM_NONE, PARAM_NONE};
     }
     for (int i = m->parameter_count - 1; i >= 0; i--) {
         const struct model_parameter *p = &m->parameters[i];
@@ -39,13 +65,19 @@ static void find_param_indices(const struct model *m, int stack,
             set_index(&out[p->role], p, i);
         }
     }
+    for (int i = 0; i < MODEL_ROLES && m->architecture->norm.no_weight; i++) {
+        bool exists = i == MODEL_TRANSFORM_NORM ? out[MODEL_TRANSFORM].weight >= 0
+                                                : has_norm(m->architecture, (enum model_role)i);
+        out[i] = exists ? make_constant_norm() : out[i];
+    }
 }
 
 /* Finds the parameters of a stack. */
 static void describe_stack(const struct model *m, int number, struct stack *s)
 {
     find_param_indices(m, number, s->param_index);
-    s->end_norm = (struct param_index){-1, -1};
+    s->end_norm = m->architecture->norm.no_weight ? make_constant_norm()
+                                                  : (struct param_index){PARAM_NONE, PARAM_NONE};
     for (int i = 0; i < m->parameter_count; i++) {
         const struct model_parameter *p = &m->parameters[i];
         /* the norm of the embedding can take the place of the first norm1 */
@@ -89,7 +121,7 @@ struct param_index model_param_index(const struct model *m, int64_t layer, enum 
     int64_t block = layer - stack->first;
     bool continues = architecture_continues_norm1(m->architecture, true);
     if (role == MODEL_NORM1 && !continues && !architecture_has_input_norms(m->architecture)) {
-        return (struct param_index){-1, -1};
+        return (struct param_index){PARAM_NONE, PARAM_NONE};
     }
     if (role == MODEL_NORM1 && continues) {
         role = block == 0 ? MODEL_EMBEDDING_NORM : MODEL_NORM1;
@@ -97,6 +129,6 @@ struct param_index model_param_index(const struct model *m, int64_t layer, enum 
     }
     const struct param_index *base = &stack->param_index[role];
     int more = (int)block * stack->layer_parameters;
-    return (struct param_index){base->weight < 0 ? -1 : base->weight + more,
-                                base->bias < 0 ? -1 : base->bias + more};
+    return (struct param_index){base->weight < 0 ? base->weight : base->weight + more,
+                                base->bias < 0 ? base->bias : base->bias + more};
 }

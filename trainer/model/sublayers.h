@@ -1,8 +1,11 @@
 /* The sub-layers of a block: attention (attention.c) and the feed-forward network (feed_forward.c).
  * forward.c runs them with the norms and residual sums between them. linear.c has the matrices
- * that both use. */
+ * that both use.
+ *
+ * Errors    as in model_impl.h */
 #pragma once
 
+#include "trainer/model/cache.h"
 #include "trainer/model/model_impl.h"
 
 /* The state of a backward pass. */
@@ -13,15 +16,14 @@ struct backward {
     int64_t n; /* rows of the micro-batch */
 };
 
-/* model_view_rows - return the first n rows: the part of the working memory that this micro-batch
- * uses. */
+/* model_view_rows - return the first n rows: the working memory that this micro-batch uses. */
 static inline struct tensor model_view_rows(struct tensor t, int64_t n)
 {
     return tensor_rows(t, 0, n);
 }
 
 /* model_view_columns - return the first n columns of a per-head statistic [H, rows]. The row stride
- * remains that of the largest micro-batch. */
+ * remains the stride of the largest micro-batch. */
 static inline struct tensor model_view_columns(struct tensor t, int64_t n)
 {
     return tensor_columns(t, 0, n);
@@ -35,9 +37,9 @@ static inline struct tensor model_view_local_rows(const struct model *m, struct 
 
 /* model_get_recompute - return the recompute mode of a layer. Nothing overwrites the activations of
  * the last layer before backward reads them, so it needs no recompute. */
-static inline enum model_recompute model_get_recompute(const struct model *m, int64_t layer)
+static inline enum recompute_mode model_get_recompute(const struct model *m, int64_t layer)
 {
-    return m->training && layer + 1 < m->config.layers ? m->config.recompute : MODEL_RECOMPUTE_NONE;
+    return m->training && layer + 1 < m->config.layers ? m->config.recompute : RECOMPUTE_NONE;
 }
 
 /* model_needs_norm1_gradient - return whether norm1 of a layer, or any parameter before it, is
@@ -64,7 +66,7 @@ static inline bool model_sets_gradients(const struct model *m, const struct mode
 struct dropout model_local_dropout(const struct model *m, const struct model_input *input,
                                    int64_t layer, enum dropout_site site);
 
-/* model_add_and_norm - compute stream = x + drop(delta) and its norm. index -1: there is no norm.
+/* model_add_and_norm - compute stream = x + drop(delta) and its norm. PARAM_NONE: there is no norm.
  *
  * Shapes    as residual_norm_forward */
 status model_add_and_norm(struct model *m, struct tensor stream, struct tensor norm,
@@ -78,12 +80,12 @@ status model_add_and_norm(struct model *m, struct tensor stream, struct tensor n
 status model_run_norm_backward(struct backward *b, struct param_index index, struct tensor dz,
                                struct tensor ddelta, struct bias_gradient dbias, struct tensor dy,
                                struct tensor z, struct tensor statistics,
-                               enum norm_residual stream_source, struct dropout dropout);
+                               enum norm_residual residual, struct dropout dropout);
 
 /* model_norm1_backward - run the backward pass of norm1 of a layer, or of the norm at the end of
  * the stack for the layer after its last one. *delta becomes the gradient of the value that was
  * added to the stream. */
-status model_norm1_backward(struct backward *b, int64_t layer, enum norm_residual stream_source,
+status model_norm1_backward(struct backward *b, int64_t layer, enum norm_residual residual,
                             struct tensor *delta);
 
 /* ---- embedding.c ---- */
@@ -107,8 +109,8 @@ status model_embedding_backward(struct backward *b, struct tensor *delta);
 /* model_attention_forward - run attention from norm1 to its output in `exchange`. */
 status model_attention_forward(struct model *m, const struct model_input *input, int64_t layer);
 
-/* model_attention_backward - compute the gradients of attention from that of its output. The
- * gradient of norm1's output is then in `exchange`, if it is needed.
+/* model_attention_backward - compute the gradients of attention from the gradient of its output.
+ * The gradient of norm1's output is then in `exchange`, if it is needed.
  *
  * Shapes    delta [N, C], this rank's rows */
 status model_attention_backward(struct backward *b, int64_t layer, struct tensor delta);
@@ -145,26 +147,27 @@ status model_attend_source(struct model *m, const struct model_input *input, int
 status model_cache_attend_source(struct model *m, const struct model_input *input, int64_t layer,
                                  struct tensor attended, struct tensor query);
 
-/* model_cross_attention_backward - compute the gradients of cross-attention from that of its
- * output. That of the encoder's output is added to d_encoder; that of between_norm is then in
- * `exchange`.
+/* model_cross_attention_backward - compute the gradients of cross-attention from the gradient of
+ * its output. This rank's part of the gradient of the encoder's output is added to d_encoder. The
+ * gradient of between_norm is then in `exchange`.
  *
- * Shapes    delta [N, C] */
+ * Shapes    delta [N, C], this rank's rows */
 status model_cross_attention_backward(struct backward *b, int64_t layer, struct tensor delta);
 
 /* ---- feed_forward.c ---- */
 
-/* model_feed_forward_inner - run the first half of the feed-forward network, up to the activation.
- * If the activation is recomputed later, its input is kept. */
+/* model_feed_forward_inner - run the first half of the feed-forward network, up to the activation
+ * and the dropout of the inner features. If backward recomputes the activation, its input is
+ * kept. */
 status model_feed_forward_inner(struct model *m, const struct model_input *input, int64_t layer);
 
-/* model_apply_activation - compute the activation from the GEMM's output in `saved_for_backward`.
- *
- * for_backward: also replace it by the value that the backward pass of the activation reads. */
-status model_apply_activation(struct model *m, int64_t layer, int64_t n, bool for_backward);
+/* model_recompute_inner - compute the inner features again from the GEMM's output in
+ * `saved_for_backward`. Then replace this output by the value that the backward pass of the
+ * activation reads. */
+status model_recompute_inner(struct model *m, const struct model_input *input, int64_t layer);
 
-/* model_feed_forward_backward - compute the gradients of the feed-forward network from that of its
- * output. The gradient of norm2's output is then in `exchange`.
+/* model_feed_forward_backward - compute the gradients of the feed-forward network from the gradient
+ * of its output. The gradient of norm2's output is then in `exchange`.
  *
  * Shapes    delta [N, C], this rank's rows */
 status model_feed_forward_backward(struct backward *b, int64_t layer, struct tensor delta);
@@ -178,7 +181,7 @@ status model_feed_forward_backward(struct backward *b, int64_t layer, struct ten
  * first matrix of the feed-forward network, it is the backward GEMM of the second matrix.
  *
  * Returns   absent sums if the bias is frozen, or if neither operation computes all rows of dy. The
- *           gradient of a trained bias is then computed together with that of the matrix */
+ *           gradient of a trained bias is then computed together with the gradient of the matrix */
 struct bias_gradient model_early_bias_gradient(const struct backward *b, int64_t layer,
                                                enum model_role role);
 
@@ -189,13 +192,21 @@ struct bias_gradient model_early_bias_gradient(const struct backward *b, int64_t
 status model_project_output(struct model *m, const struct model_input *input, int64_t layer,
                             enum model_role role, struct tensor x);
 
-/* model_project_backward - compute the gradients of an output projection: those of its weights from
- * dy and x, and dx for this rank's columns of x, before the activation that made x.
+/* model_project_backward - compute the gradients of an output projection. The gradients of its
+ * weights come from dy and x. dx is computed for this rank's columns of x, before the activation
+ * that made x.
  *
  * Shapes    dy [N, C];  x, dx [N, K / t];  saved as in linear_backward_input */
 status model_project_backward(struct backward *b, int64_t layer, enum model_role role,
                               struct tensor dx, struct tensor dy, struct tensor x,
                               enum activation act, struct tensor saved);
+
+/* model_gathered_matrix_backward - compute the gradients of a matrix. Each rank has all rows of its
+ * input x. dx is this rank's part of the sum over the ranks.
+ *
+ * Shapes    dy [N, M / t];  dx, x [N, C] */
+status model_gathered_matrix_backward(struct backward *b, int64_t layer, enum model_role role,
+                                      struct tensor dx, struct tensor dy, struct tensor x);
 
 /* model_input_matrix_backward - compute the gradients of a matrix that reads the stream.
  *

@@ -21,4 +21,4 @@ static status clm_loss(struct kernels *k, const struct batch *batch,
 }
 
 const struct objective objective_clm = {
-    .name = "clm", .unit = "tokens", .perplexity = true, .smooths_labels = true, .loss = clm_loss};
+    .unit = "tokens", .perplexity = true, .smooths_labels = true, .loss = clm_loss};

@@ -1,28 +1,28 @@
 /* The loss is defined in contrastive_loss.h. */
 #include "trainer/objective/contrastive_loss.h"
 
-#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "base/memory.h"
 
 static const double score_scale = 20;
 
 status contrastive_loss_create(int64_t size, int64_t width, struct contrastive_batch *out)
 {
-    size_t values = (size_t)(TEXTS_PER_PAIR * size * width);
+    int64_t values = TEXTS_PER_PAIR * size * width;
+    status result = STATUS_OK;
     *out = (struct contrastive_batch){.size = size, .width = width};
-    out->unit_vectors =
-        calloc(values + 1, sizeof *out->unit_vectors); /* the last one: number of failed ranks */
-    out->gradients = calloc(values, sizeof *out->gradients);
-    out->losses = calloc((size_t)size, sizeof *out->losses);
-    out->correct = calloc((size_t)size, sizeof *out->correct);
-    if (out->unit_vectors == NULL || out->gradients == NULL || out->losses == NULL ||
-        out->correct == NULL) {
-        contrastive_loss_destroy(out);
-        RAISE(STATUS_INTERNAL, "out of memory for the vectors of %" PRId64 " pairs", size);
-    }
+    /* the last value is the number of failed ranks */
+    TRY_GOTO(result, failed, ALLOCATE(out->unit_vectors, values + 1, "the vectors of pairs"));
+    TRY_GOTO(result, failed, ALLOCATE(out->gradients, values, "the gradients of pairs"));
+    TRY_GOTO(result, failed, ALLOCATE(out->losses, size, "the losses of pairs"));
+    TRY_GOTO(result, failed, ALLOCATE(out->correct, size, "the scores of pairs"));
     return STATUS_OK;
+failed:
+    contrastive_loss_destroy(out);
+    return result;
 }
 
 void contrastive_loss_destroy(struct contrastive_batch *batch)

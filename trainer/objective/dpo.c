@@ -126,9 +126,7 @@ static status download_row_values(const struct objective_input *in, int64_t rows
     const struct objective_scratch *scratch = &in->scratch;
     const void *row_values[4] = {scratch->losses, scratch->entropies, scratch->mean_logits,
                                  scratch->argmax};
-    for (int i = 0; i < 4; i++) {
-        TRY(objective_download(in, row_values[i], (size_t)rows * sizeof(float), &row_values[i]));
-    }
+    TRY(objective_download(in, row_values, 4, (size_t)rows * sizeof(float)));
     *out = (struct row_values){row_values[0], row_values[1], row_values[2], row_values[3]};
     return STATUS_OK;
 }
@@ -266,14 +264,12 @@ static status dpo_reference_loss(struct kernels *k, const struct batch *batch,
 }
 
 const struct objective objective_dpo_reference = {
-    .name = "dpo_reference",
     .unit = "pairs",
     .scratch_bytes = dpo_scratch_bytes,
     .loss = dpo_reference_loss,
 };
 
 const struct objective objective_dpo = {
-    .name = "dpo",
     .metrics = dpo_metrics,
     .main_metric = 2, /* rewards/accuracies */
     .unit = "pairs",

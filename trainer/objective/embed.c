@@ -12,6 +12,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "base/memory.h"
 #include "trainer/objective/contrastive_loss.h"
 #include "trainer/objective/task_head.h"
 
@@ -71,8 +72,8 @@ static status report_pair(const struct batch *batch, const struct objective_inpu
     if (in->sink == NULL) {
         return STATUS_OK;
     }
-    float *values = malloc((size_t)(TEXTS_PER_PAIR * width) * sizeof *values);
-    REQUIRE(values != NULL, STATUS_INTERNAL, "out of memory for two vectors");
+    float *values = NULL;
+    TRY(ALLOCATE(values, TEXTS_PER_PAIR * width, "two vectors"));
     for (int64_t c = 0; c < TEXTS_PER_PAIR * width; c++) {
         values[c] = (float)units[c];
     }
@@ -108,7 +109,7 @@ static status pool_pairs(const struct embed_pass *p, const struct contrastive_ba
     return STATUS_OK;
 }
 
-/* Computes the gradients of all rows from those of the unit vectors. */
+/* Computes the gradients of all rows from the gradients of the unit vectors. */
 static void unpool_pairs(const struct embed_pass *p, const struct contrastive_batch *source,
                          bool collected, double *unit)
 {
@@ -143,8 +144,8 @@ static status finish_pairs(struct kernels *k, const struct embed_pass *p,
     if (!gradient) {
         return STATUS_OK;
     }
-    double *unit = malloc((size_t)p->width * sizeof *unit);
-    REQUIRE(unit != NULL, STATUS_INTERNAL, "out of memory for a vector");
+    double *unit = NULL;
+    TRY(ALLOCATE(unit, p->width, "a vector"));
     unpool_pairs(p, source, collected, unit);
     free(unit);
     return task_head_backward(k, p->in);
@@ -187,8 +188,5 @@ static status embed_loss(struct kernels *k, const struct batch *batch,
 
 static const struct objective_metric metrics[] = {{"accuracy", CORRECT, OBJECTIVE_COUNT}, {0}};
 
-const struct objective objective_embed = {.name = "embed",
-                                          .metrics = metrics,
-                                          .unit = "pairs",
-                                          .needs_global_counts = true,
-                                          .loss = embed_loss};
+const struct objective objective_embed = {
+    .metrics = metrics, .unit = "pairs", .needs_global_counts = true, .loss = embed_loss};

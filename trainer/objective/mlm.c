@@ -3,9 +3,10 @@
  *   loss = -sum_{masked rows} log p(token) / M  -  sum_{examples} log p(is_next) / E
  *
  * M masked rows and E examples are counted over the global batch, as in BERT. The step divides all
- * gradients by M at the end. So the gradient of an example is multiplied by M / E
- * (example_weight), which the step computes before the first gradient. RoBERTa has the first term
- * only.
+ * gradients by M at the end. Therefore the gradient of an example is multiplied by M / E
+ * (example_weight), which the step computes before the first gradient. If M is 0, only the second
+ * term remains, as in the code of BERT; the loss of transformers is NaN then. RoBERTa has the first
+ * term only.
  *
  * Source    Devlin et al. 2018, arXiv:1810.04805, section 3.1 and appendix A.2 */
 #include "trainer/objective/objective.h"
@@ -93,8 +94,7 @@ static status mlm_loss(struct kernels *k, const struct batch *batch,
                                               : STATUS_OK;
 }
 
-const struct objective objective_mlm = {.name = "mlm",
-                                        .metrics = metrics,
+const struct objective objective_mlm = {.metrics = metrics,
                                         .main_metric = 1, /* mlm_accuracy */
                                         .unit = "predictions",
                                         .loss_terms = loss_terms,

@@ -9,37 +9,31 @@
 
 #include "trainer/objective/task_head.h"
 
-enum { CORRECT = OBJECTIVE_COUNT + 1 };
+enum { CORRECT = OBJECTIVE_LOSS + (int)HEAD_LOSS_CORRECT };
 
 static status multiple_choice_loss(struct kernels *k, const struct batch *batch,
                                    const struct objective_input *in, bool gradient,
                                    double sums[OBJECTIVE_SUMS])
 {
-    const float *outputs = NULL;
-    float *gradients = NULL;
+    (void)sums; /* kernels compute all sums */
     const int32_t *example_rows = batch->outputs.example_rows;
     TRY(task_head_check(batch, in, BATCH_TASK));
-    TRY(task_head_forward(k, in, &outputs, &gradients));
-    for (int64_t i = 0; i < batch->sequences; i++) {
-        int64_t first = example_rows[i], count = example_rows[i + 1] - first;
-        int64_t best = 0, label = batch->task.labels[i];
-        REQUIRE(label >= 0 && label < count, STATUS_INTERNAL,
-                "choice %" PRId64 " is out of range; the example has %" PRId64 " choices", label,
-                count);
-        const struct task_head_target target = {count, 1, label, 1};
-        sums[OBJECTIVE_LOSS] +=
-            task_head_softmax(outputs + first, gradients + first, &target, &best);
-        sums[OBJECTIVE_COUNT] += 1;
-        sums[CORRECT] += best == label;
+    REQUIRE(in->label_head.weight.rows == 1, STATUS_INTERNAL,
+            "objective choose needs a head of 1 output, not %" PRId64, in->label_head.weight.rows);
+    for (int64_t i = 0; i < batch->sequences; i++) { /* a label is a choice of the example */
+        TRY(task_head_check_labels(batch->task.labels + i, 1, example_rows[i + 1] - example_rows[i],
+                                   false));
     }
-    TRY(task_head_report(batch, in, outputs, 1, 1));
-    return gradient ? task_head_backward(k, in) : STATUS_OK;
+    const struct head_loss loss = {.kind = HEAD_LOSS_COLUMNS,
+                                   .examples = batch->sequences,
+                                   .example_rows = in->device_batch->outputs.example_rows,
+                                   .labels = in->device_batch->task.labels};
+    return task_head_run(k, batch, in, &loss, 1, gradient);
 }
 
 static const struct objective_metric metrics[] = {{"accuracy", CORRECT, OBJECTIVE_COUNT}, {0}};
 
-const struct objective objective_multiple_choice = {.name = "choose",
-                                                    .metrics = metrics,
+const struct objective objective_multiple_choice = {.metrics = metrics,
                                                     .unit = "examples",
                                                     .needs_global_counts = true,
                                                     .loss = multiple_choice_loss};

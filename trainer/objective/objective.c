@@ -1,22 +1,8 @@
-/* The table of objectives, and helper functions that they share. */
+/* Helper functions that the objectives share. */
 #include "trainer/objective/objective.h"
 
+#include "base/device/mirror.h"
 #include "base/memory.h"
-#include "base/mirror.h"
-
-static const struct objective *const objectives[] = {&objective_clm,
-                                                     &objective_mlm,
-                                                     &objective_sft,
-                                                     &objective_dpo,
-                                                     &objective_classify,
-                                                     &objective_regress,
-                                                     &objective_classify_tokens,
-                                                     &objective_extractive_qa,
-                                                     &objective_multiple_choice,
-                                                     &objective_embed,
-                                                     &objective_reward,
-                                                     &objective_seq2seq,
-                                                     &objective_denoise};
 
 /* Returns the byte offset of a row array in the mirror. */
 static size_t find_offset(const struct objective_input *in, const void *array)
@@ -48,16 +34,17 @@ status objective_upload(const struct objective_input *in, const void *array, siz
                : mirror_upload(in->scratch.row_mirror, find_offset(in, array), bytes);
 }
 
-status objective_download(const struct objective_input *in, const void *array, size_t bytes,
-                          const void **host)
+status objective_download(const struct objective_input *in, const void **arrays, int count,
+                          size_t bytes)
 {
-    *host = array;
-    if (in->scratch.row_mirror == NULL) {
-        return STATUS_OK;
+    const struct mirror *mirror = in->scratch.row_mirror;
+    for (int i = 0; i < count && mirror != NULL; i++) {
+        size_t offset = find_offset(in, arrays[i]);
+        TRY(i < count - 1 ? mirror_download(mirror, offset, bytes)
+                          : mirror_download_and_wait(mirror, offset, bytes));
+        arrays[i] = (const char *)mirror->host + offset;
     }
-    size_t offset = find_offset(in, array);
-    *host = (const char *)in->scratch.row_mirror->host + offset;
-    return mirror_download_and_wait(in->scratch.row_mirror, offset, bytes);
+    return STATUS_OK;
 }
 
 status objective_loss_stats(struct kernels *k, const struct objective_input *in,
@@ -99,18 +86,4 @@ int objective_metric_count(const struct objective *o)
         count++;
     }
     return count;
-}
-
-status objective_find(const char *name, const struct objective **out)
-{
-    for (int i = 0; i < COUNT(objectives); i++) {
-        if (strcmp(objectives[i]->name, name) == 0) {
-            *out = objectives[i];
-            return STATUS_OK;
-        }
-    }
-    RAISE(STATUS_UNAVAILABLE,
-          "objective %s is not available; use clm, mlm, sft, dpo, classify, regress, "
-          "classify_tokens, answer, choose, embed or reward",
-          name);
 }

@@ -112,14 +112,13 @@ struct objective_input {
     bool first_micro_batch; /* parameter gradients are set instead of added to */
     double label_smoothing; /* of the training loss over the vocabulary; 0: none */
     double example_weight;  /* predictions per example in this step (needs_global_counts) */
-    /* f64 [OBJECTIVE_SUMS] on the device, initially zero; output of objective_loss_stats. The sums
-     * of a micro-batch are device_sums plus the sums that `loss` returns */
+    /* f64 [OBJECTIVE_SUMS] on the device, initially zero; output of objective_loss_stats and
+     * task_head_run. The sums of a micro-batch are device_sums plus the sums that `loss` returns */
     double *device_sums;
     double *reference_logps; /* [samples, 2] output of objective_dpo_reference; else NULL */
 };
 
 struct objective {
-    const char *name;                       /* in the recipe */
     const struct objective_metric *metrics; /* NULL: none */
     int main_metric;  /* index of the metric in progress lines; -1: only evaluations have metrics */
     const char *unit; /* unit of the count that the loss is a mean over: "tokens", "pairs" */
@@ -141,12 +140,14 @@ struct objective {
  * smoothed only with a gradient: the loss of an evaluation is the cross-entropy. */
 struct classifier objective_lm_classifier(const struct objective_input *in, bool gradient);
 
-/* objective_download - copy `bytes` bytes of a row array from the device to the host.
+/* objective_download - copy `count` row arrays from the device to the host: the first `bytes` bytes
+ * of each array.
  *
- * Memory    *host is the host copy, valid until the array is written again
- * Order     waits for the device */
-status objective_download(const struct objective_input *in, const void *array, size_t bytes,
-                          const void **host);
+ * Memory    replaces arrays[count] by the host copies, which are valid until the arrays are written
+ *           again
+ * Order     waits for the device once */
+status objective_download(const struct objective_input *in, const void **arrays, int count,
+                          size_t bytes);
 
 /* objective_host_pointer - return the host memory of a row array, for objective_upload. */
 void *objective_host_pointer(const struct objective_input *in, void *array);
@@ -155,7 +156,7 @@ void *objective_host_pointer(const struct objective_input *in, void *array);
 status objective_upload(const struct objective_input *in, const void *array, size_t bytes);
 
 /* objective_loss_stats - compute the loss, the count and, if given in t, correct predictions and
- * entropy of a micro-batch, and queue them to in->device_sums[first], [first + 1], ... */
+ * entropy of a micro-batch. They are queued to in->device_sums[first], [first + 1], ... */
 status objective_loss_stats(struct kernels *k, const struct objective_input *in,
                             const struct loss_rows *t, int64_t rows, int first);
 
@@ -171,16 +172,12 @@ double objective_loss(const struct objective *o, const double sums[OBJECTIVE_SUM
 /* objective_metric_count - return the number of metrics. */
 int objective_metric_count(const struct objective *o);
 
-/* objective_find - find an objective by its name in the recipe.
- *
- * Errors    STATUS_UNAVAILABLE if there is no such objective */
-status objective_find(const char *name, const struct objective **out);
-
+/* The objectives. objective_spec_objective (trainer/setup) returns the one of a recipe. */
 extern const struct objective objective_clm, objective_mlm, objective_sft, objective_dpo;
 extern const struct objective objective_classify, objective_regress, objective_classify_tokens,
     objective_extractive_qa, objective_multiple_choice, objective_embed, objective_reward,
     objective_seq2seq, objective_denoise;
 
-/* Computes the log-probabilities of the DPO reference into in->reference_logps. It has no name in a
- * recipe. */
+/* Computes the log-probabilities of the DPO reference into in->reference_logps. It is no
+ * objective of a recipe. */
 extern const struct objective objective_dpo_reference;

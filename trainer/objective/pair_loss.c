@@ -1,23 +1,24 @@
 /* The losses are defined in preference.h. */
 #include "trainer/objective/pair_loss.h"
 
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "base/memory.h"
 
 enum { PAIR_VALUES = 3 * RESPONSES }; /* doubles to exchange for one pair */
 
 status pair_loss_create(int64_t size, struct pair_loss_batch *out)
 {
+    status result = STATUS_OK;
     *out = (struct pair_loss_batch){.size = size};
-    out->pairs = calloc((size_t)size, sizeof *out->pairs);
-    out->gradients = calloc((size_t)size, sizeof *out->gradients);
-    out->reduced = calloc((size_t)size * PAIR_VALUES + 1, sizeof *out->reduced);
-    if (out->pairs == NULL || out->gradients == NULL || out->reduced == NULL) {
-        pair_loss_destroy(out);
-        RAISE(STATUS_INTERNAL, "out of memory for %" PRId64 " pairs", size);
-    }
+    TRY_GOTO(result, failed, ALLOCATE(out->pairs, size, "pairs"));
+    TRY_GOTO(result, failed, ALLOCATE(out->gradients, size, "the gradients of pairs"));
+    TRY_GOTO(result, failed, ALLOCATE(out->reduced, size * PAIR_VALUES + 1, "the values of pairs"));
     return STATUS_OK;
+failed:
+    pair_loss_destroy(out);
+    return result;
 }
 
 void pair_loss_destroy(struct pair_loss_batch *batch)

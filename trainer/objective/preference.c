@@ -1,10 +1,11 @@
 /* The losses are defined in preference.h. */
 #include "trainer/objective/preference.h"
 
-#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "base/memory.h"
 
 static const char *const names[PREFERENCE_LOSSES] = {
     [PREFERENCE_SIGMOID] = "sigmoid",
@@ -254,11 +255,11 @@ static status add_aot_term(const struct preference_settings *s, const struct pre
 {
     bool margins = term->loss == PREFERENCE_AOT;
     size_t rows = (size_t)count;
-    double(*high_values)[RESPONSES] = malloc(2 * rows * sizeof *high_values);
-    struct ranked_pair *high = malloc(2 * rows * sizeof *high);
+    double(*high_values)[RESPONSES] = NULL;
+    struct ranked_pair *high = NULL;
     status result = STATUS_OK;
-    REQUIRE_GOTO(result, done, high_values != NULL && high != NULL, STATUS_INTERNAL,
-                 "out of memory for %" PRId64 " pairs", count);
+    TRY_GOTO(result, done, ALLOCATE(high_values, 2 * rows, "pairs"));
+    TRY_GOTO(result, done, ALLOCATE(high, 2 * rows, "pairs"));
     double(*low_values)[RESPONSES] = high_values + rows;
     struct ranked_pair *low = high + rows;
     for (int64_t i = 0; i < count; i++) {

@@ -37,8 +37,7 @@ static status seq2seq_loss(struct kernels *k, const struct batch *batch,
 
 static const struct objective_metric metrics[] = {{"token_accuracy", CORRECT, EVALUATED}, {0}};
 
-const struct objective objective_seq2seq = {.name = "seq2seq",
-                                            .metrics = metrics,
+const struct objective objective_seq2seq = {.metrics = metrics,
                                             .main_metric = -1,
                                             .unit = "tokens",
                                             .perplexity = true,
@@ -46,8 +45,5 @@ const struct objective objective_seq2seq = {.name = "seq2seq",
                                             .loss = seq2seq_loss};
 
 /* Denoising: seq2seq with sources and targets that the loader makes from texts (denoise.h). */
-const struct objective objective_denoise = {.name = "denoise",
-                                            .unit = "tokens",
-                                            .perplexity = true,
-                                            .smooths_labels = true,
-                                            .loss = denoise_loss};
+const struct objective objective_denoise = {
+    .unit = "tokens", .perplexity = true, .smooths_labels = true, .loss = denoise_loss};

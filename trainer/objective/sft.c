@@ -2,9 +2,9 @@
  *
  *   loss = -sum_{i in mask} log p(x_{i+1} | x_1 .. x_i of the same example) / tokens in mask
  *
- * The loss is that of TRL's SFTTrainer with loss_type "nll". The metrics have TRL's names and are
- * means over the tokens in the mask. mean_token_accuracy is the fraction of tokens to which the
- * model gives the highest probability. entropy is the entropy of the predicted distribution in
+ * The loss is the same as in TRL's SFTTrainer with loss_type "nll". The metrics have TRL's names
+ * and are means over the tokens in the mask. mean_token_accuracy is the fraction of tokens to which
+ * the model gives the highest probability. entropy is the entropy of the predicted distribution in
  * nats.
  *
  * Source    Ouyang et al. 2022, arXiv:2203.02155; TRL's SFTTrainer */
@@ -32,8 +32,7 @@ static status sft_loss(struct kernels *k, const struct batch *batch,
 static const struct objective_metric metrics[] = {
     {"mean_token_accuracy", CORRECT, OBJECTIVE_COUNT}, {"entropy", ENTROPY, OBJECTIVE_COUNT}, {0}};
 
-const struct objective objective_sft = {.name = "sft",
-                                        .metrics = metrics,
+const struct objective objective_sft = {.metrics = metrics,
                                         .unit = "tokens",
                                         .perplexity = true,
                                         .smooths_labels = true,

@@ -2,7 +2,10 @@
 #include "trainer/objective/task_head.h"
 
 #include <inttypes.h>
-#include <math.h>
+
+_Static_assert((int)OBJECTIVE_LOSS + (int)HEAD_LOSS_SUMS <= (int)OBJECTIVE_SUMS &&
+                   (int)OBJECTIVE_COUNT == (int)OBJECTIVE_LOSS + (int)HEAD_LOSS_COUNT,
+               "the sums of a head are consecutive sums of an objective");
 
 static size_t compute_output_bytes(const struct task_head *m)
 {
@@ -29,8 +32,18 @@ static struct tensor view_device(const struct task_head *m, size_t first, enum d
     return tensor_view((char *)m->mirror.device_data + first, dtype, rows, m->labels);
 }
 
-status task_head_forward(struct kernels *k, const struct objective_input *in, const float **outputs,
-                         float **gradients)
+static struct tensor view_gradients(const struct objective_input *in)
+{
+    return view_device(in->task_head, 0, DTYPE_F32, in->hidden.value.rows);
+}
+
+static struct tensor view_outputs(const struct objective_input *in)
+{
+    const struct task_head *m = in->task_head;
+    return view_device(m, compute_output_bytes(m), DTYPE_F32, in->hidden.value.rows);
+}
+
+static status queue_outputs(struct kernels *k, const struct objective_input *in)
 {
     const struct task_head *m = in->task_head;
     int64_t rows = in->hidden.value.rows;
@@ -40,27 +53,37 @@ status task_head_forward(struct kernels *k, const struct objective_input *in, co
             "a batch has %" PRId64 " rows and %" PRId64
             " outputs for the fine-tuning head, which does not match the plan",
             rows, labels);
-    struct tensor logits = view_device(m, compute_output_bytes(m), DTYPE_F32, rows);
-    TRY(head->weight.data != NULL
-            ? classifier_logits(k, logits, in->hidden.value, head->weight, head->bias)
-            : op_copy(k, logits, in->hidden.value));
-    *gradients = m->mirror.host;
-    *outputs = (const float *)((const char *)m->mirror.host + compute_output_bytes(m));
-    return mirror_download_and_wait(&m->mirror, compute_output_bytes(m),
-                                    (size_t)(rows * m->labels) * sizeof **outputs);
+    return head->weight.data != NULL
+               ? classifier_logits(k, view_outputs(in), in->hidden.value, head->weight, head->bias)
+               : op_copy(k, view_outputs(in), in->hidden.value);
 }
 
-status task_head_backward(struct kernels *k, const struct objective_input *in)
+static status download_outputs(const struct objective_input *in, const float **outputs)
 {
     const struct task_head *m = in->task_head;
-    int64_t rows = in->hidden.value.rows;
-    struct tensor gradients = view_device(m, 0, DTYPE_F32, rows), dy = gradients;
-    TRY(mirror_upload(&m->mirror, 0, (size_t)(rows * m->labels) * sizeof(float)));
+    *outputs = (const float *)((const char *)m->mirror.host + compute_output_bytes(m));
+    return mirror_download_and_wait(&m->mirror, compute_output_bytes(m),
+                                    (size_t)(in->hidden.value.rows * m->labels) * sizeof **outputs);
+}
+
+status task_head_forward(struct kernels *k, const struct objective_input *in, const float **outputs,
+                         float **gradients)
+{
+    TRY(queue_outputs(k, in));
+    *gradients = in->task_head->mirror.host;
+    return download_outputs(in, outputs);
+}
+
+/* Queues the backward pass of the matrix. The gradients of the outputs are on the device. */
+static status queue_backward(struct kernels *k, const struct objective_input *in)
+{
+    const struct task_head *m = in->task_head;
+    struct tensor gradients = view_gradients(in), dy = gradients;
     if (in->label_head.weight.data == NULL) {
         return op_copy(k, in->hidden.gradient, gradients);
     }
     if (kernels_dtype(k) != DTYPE_F32) {
-        dy = view_device(m, 2 * compute_output_bytes(m), kernels_dtype(k), rows);
+        dy = view_device(m, 2 * compute_output_bytes(m), kernels_dtype(k), gradients.rows);
         TRY(op_cast(k, dy, gradients));
     }
     TRY(linear_backward_weight(k, in->label_head.weight_gradient, in->label_head.bias_gradient, dy,
@@ -69,25 +92,36 @@ status task_head_backward(struct kernels *k, const struct objective_input *in)
                                  in->label_head.weight, ACTIVATION_NONE, tensor_absent());
 }
 
-double task_head_softmax(const float *outputs, float *gradients,
-                         const struct task_head_target *target, int64_t *best)
+status task_head_backward(struct kernels *k, const struct objective_input *in)
 {
-    int64_t stride = target->stride, largest_index = 0;
-    double sum = 0;
-    for (int64_t i = 1; i < target->count; i++) {
-        largest_index = outputs[i * stride] > outputs[largest_index * stride] ? i : largest_index;
+    const struct task_head *m = in->task_head;
+    TRY(mirror_upload(&m->mirror, 0, (size_t)(in->hidden.value.rows * m->labels) * sizeof(float)));
+    return queue_backward(k, in);
+}
+
+status task_head_run(struct kernels *k, const struct batch *batch, const struct objective_input *in,
+                     const struct head_loss *loss, int64_t labels_each, bool gradient)
+{
+    const float *outputs = NULL;
+    TRY(queue_outputs(k, in));
+    TRY(head_loss_run(k, in->device_sums + OBJECTIVE_LOSS, view_gradients(in), view_outputs(in),
+                      loss));
+    if (in->sink != NULL) {
+        TRY(download_outputs(in, &outputs));
+        TRY(task_head_report(batch, in, outputs, in->task_head->labels, labels_each));
     }
-    double maximum = (double)outputs[largest_index * stride];
-    for (int64_t i = 0; i < target->count; i++) {
-        sum += exp((double)outputs[i * stride] - maximum);
+    return gradient ? queue_backward(k, in) : STATUS_OK;
+}
+
+status task_head_check_labels(const int32_t *batch_labels, int64_t count, int64_t labels,
+                              bool allow_ignored)
+{
+    for (int64_t i = 0; i < count; i++) {
+        int64_t label = batch_labels[i];
+        REQUIRE((label >= 0 && label < labels) || (allow_ignored && label == BATCH_IGNORED),
+                STATUS_INTERNAL, "label %" PRId64 " is not in [0, %" PRId64 ")", label, labels);
     }
-    for (int64_t i = 0; i < target->count; i++) {
-        double probability = exp((double)outputs[i * stride] - maximum) / sum;
-        gradients[i * stride] =
-            (float)(target->weight * (probability - (double)(i == target->target)));
-    }
-    *best = largest_index;
-    return log(sum) + maximum - (double)outputs[target->target * stride];
+    return STATUS_OK;
 }
 
 status task_head_check(const struct batch *batch, const struct objective_input *in,

@@ -1,11 +1,10 @@
 /* The last matrix of a fine-tuning head: its outputs, gradients and reports.
  *
- * The objectives of fine-tuning tasks share these functions. A head has few outputs, so they are
- * copied to the host. There each objective computes its loss and the gradients of the outputs in
- * double precision. The backward pass of the matrix runs on the device. */
+ * The objectives of fine-tuning tasks share these functions. task_head_run does all of their work
+ * on the device. Objective embed computes its loss on the host instead. */
 #pragma once
 
-#include "base/mirror.h"
+#include "base/device/mirror.h"
 #include "trainer/objective/objective.h"
 
 /* Memory for the outputs of a head and their gradients. */
@@ -20,6 +19,16 @@ status task_head_create(struct kernels *k, int64_t rows, int64_t labels, struct 
 /* task_head_destroy - release the memory; no-op after a failed or missing task_head_create. */
 void task_head_destroy(struct task_head *head);
 
+/* task_head_run - compute the loss of a batch, pass its examples to in->sink, and with `gradient`
+ * compute the gradients of the head and of in->hidden.
+ *
+ * Shapes    sum i of enum head_loss_sum is written to in->device_sums[OBJECTIVE_LOSS + i];
+ *           labels_each as in task_head_report
+ * Order     queued; waits for the device only if there is a sink
+ * Errors    STATUS_INTERNAL if the batch is larger than planned; errors of the sink */
+status task_head_run(struct kernels *k, const struct batch *batch, const struct objective_input *in,
+                     const struct head_loss *loss, int64_t labels_each, bool gradient);
+
 /* task_head_forward - compute the outputs of all rows of in->hidden.value.
  * A head without a matrix returns the rows themselves.
  *
@@ -31,23 +40,16 @@ void task_head_destroy(struct task_head *head);
 status task_head_forward(struct kernels *k, const struct objective_input *in, const float **outputs,
                          float **gradients);
 
-/* task_head_backward - compute the gradients of the head and of in->hidden from those of the
- * outputs. */
+/* task_head_backward - compute the gradients of the head and of in->hidden from the gradients of
+ * the outputs that task_head_forward returned. */
 status task_head_backward(struct kernels *k, const struct objective_input *in);
 
-/* The target of a softmax over `count` outputs that are `stride` apart. */
-struct task_head_target {
-    int64_t count, stride;
-    int64_t target; /* index of the target output */
-    double weight;  /* factor of the gradients */
-};
-
-/* task_head_softmax - return -log p(target) of a softmax over some outputs.
+/* task_head_check_labels - check that each of `count` labels is in [0, labels).
  *
- * Shapes    outputs, gradients [count] with stride; gradients = weight (p - [is the target])
- * Numerics  double precision; *best is the first of the largest outputs */
-double task_head_softmax(const float *outputs, float *gradients,
-                         const struct task_head_target *target, int64_t *best);
+ * allow_ignored: BATCH_IGNORED is allowed too
+ * Errors    STATUS_INTERNAL with the first wrong label */
+status task_head_check_labels(const int32_t *batch_labels, int64_t count, int64_t labels,
+                              bool allow_ignored);
 
 /* task_head_check - check that a batch is of this kind and selects the rows of in->hidden.
  *

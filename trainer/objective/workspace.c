@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include "base/memory.h"
 #include "trainer/objective/contrastive_loss.h"
 #include "trainer/objective/pair_loss.h"
 #include "trainer/objective/task_head.h"
@@ -53,9 +54,8 @@ static status allocate_scratch(struct workspace *w, const struct objective *obje
     if (shape->batch_size > 0) {
         TRY(pair_loss_create(shape->batch_size, &w->pairs));
     }
-    scratch->host = malloc(objective->scratch_bytes(shape->rows));
-    REQUIRE(scratch->host != NULL, STATUS_INTERNAL,
-            "out of memory for the scratch of the objective");
+    TRY(memory_allocate_array(&scratch->host, objective->scratch_bytes(shape->rows), 1,
+                              "the scratch of the objective"));
     TRY(allocate_tensor(w, shape, "the selected rows", &scratch->selected_rows));
     if (shape->training) {
         TRY(allocate_tensor(w, shape, "the gradient of the selected rows",
@@ -90,8 +90,8 @@ status workspace_create(struct kernels *k, const struct objective *objective,
                         const struct workspace_shape *shape, struct workspace **out)
 {
     *out = NULL;
-    struct workspace *w = calloc(1, sizeof *w);
-    REQUIRE(w != NULL, STATUS_INTERNAL, "out of memory for an objective's workspace");
+    struct workspace *w = NULL;
+    TRY(ALLOCATE(w, 1, "an objective's workspace"));
     w->kernels = k;
     status result = allocate_workspace(w, objective, shape);
     if (result != STATUS_OK) {

@@ -50,13 +50,15 @@ status decision_create(const struct mesh *mesh, struct kernels *k, double max_no
  * Memory    *d may be NULL */
 void decision_destroy(struct decision **d);
 
-/* decision_own, decision_control, decision_found - return addresses on the device.
- *
- * decision_own: the sums of this rank, which the caller queues before decision_queue.
- * decision_control: the decision, for updates. decision_found: the first element that is not
- * finite, for control_gradient_squares. */
+/* decision_own - return the address of this rank's sums on the device. The caller queues the
+ * operations that compute them before decision_queue. */
 struct decision_sums *decision_own(const struct decision *d);
+
+/* decision_control - return the address of the decision on the device. Updates read it. */
 const struct update_control *decision_control(const struct decision *d);
+
+/* decision_found - return the address on the device of the first element that is not finite.
+ * control_gradient_squares writes it. */
 struct not_finite *decision_found(const struct decision *d);
 
 /* decision_begin - start the measurement of step `number`. Call it before any operation of the step

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "base/deadlines.h"
+#include "base/memory.h"
 #include "base/random.h"
 
 struct optimizer {
@@ -35,22 +36,19 @@ static void *get_moment(const struct optimizer *o, void *moments, const struct o
 static status allocate_trust_ratios(struct optimizer *o)
 {
     size_t bytes = (size_t)o->count * sizeof *o->squares;
-    o->squares = calloc((size_t)o->count + 1, sizeof *o->squares);
-    o->ratios = calloc((size_t)o->count + 1, sizeof *o->ratios);
-    REQUIRE(o->squares != NULL && o->ratios != NULL, STATUS_INTERNAL,
-            "out of memory for the trust ratios of %d ranges", o->count);
+    TRY(ALLOCATE(o->squares, o->count + 1, "the sums of squares of ranges"));
+    TRY(ALLOCATE(o->ratios, o->count + 1, "the trust ratios of ranges"));
     return device_allocate(kernels_device(o->kernels), bytes, "trust ratios",
                            (void **)&o->device_squares);
 }
 
-/* Lists the ranges for adamw_parts_update, which does not use the positions of elements. */
+/* Lists the ranges for operations on parts, which do not use the positions of elements. */
 static status create_parts(struct optimizer *o)
 {
     struct device *dev = kernels_device(o->kernels);
     size_t bytes = (size_t)o->count * sizeof *o->parts;
-    int64_t blocks = 0;
-    o->parts = calloc((size_t)o->count + 1, sizeof *o->parts);
-    REQUIRE(o->parts != NULL, STATUS_INTERNAL, "out of memory for %d ranges", o->count);
+    int64_t blocks = 0, sums = 0;
+    TRY(ALLOCATE(o->parts, o->count + 1, "ranges"));
     for (int i = 0; i < o->count; i++) {
         const struct optimizer_range *r = &o->ranges[i];
         o->parts[i] =
@@ -58,11 +56,25 @@ static status create_parts(struct optimizer *o)
                                 .count = r->count,
                                 .moment = r->moment_offset,
                                 .first_block = blocks,
-                                .weight_decay = r->decay ? (float)o->settings.weight_decay : 0};
+                                .weight_decay = r->decay ? (float)o->settings.weight_decay : 0,
+                                .first_sum = sums};
         blocks += adamw_parts_blocks(&o->parts[i]);
+        sums += lamb_parts_sums(&o->parts[i]);
     }
     TRY(device_allocate(dev, bytes, "the ranges of the optimizer", (void **)&o->device_parts));
     return device_write(dev, kernels_stream(o->kernels), o->device_parts, o->parts, bytes);
+}
+
+/* Returns whether one launch updates many ranges. A CPU updates the ranges of LAMB one by one, so
+ * that its threads share the elements of each. */
+static bool has_parts(const struct optimizer *o)
+{
+    int64_t sums = 0;
+    for (int i = 0; i < o->count; i++) {
+        sums += (o->ranges[i].count + LAMB_PARTS_SUM - 1) / LAMB_PARTS_SUM;
+    }
+    bool fits = !device_is_host(kernels_device(o->kernels)) && sums <= LAMB_PARTS_SUMS_MAX;
+    return !optimizer_needs_positions(&o->settings) && (fits || !optimizer_uses_trust_ratios(o));
 }
 
 status optimizer_create(struct kernels *k, const struct optimizer_settings *settings,
@@ -70,22 +82,21 @@ status optimizer_create(struct kernels *k, const struct optimizer_settings *sett
                         struct optimizer **out)
 {
     *out = NULL;
-    struct optimizer *o = calloc(1, sizeof *o);
-    REQUIRE(o != NULL, STATUS_INTERNAL, "out of memory for the optimizer");
+    struct optimizer *o = NULL;
+    TRY(ALLOCATE(o, 1, "the optimizer"));
     *o = (struct optimizer){
         .kernels = k, .settings = *settings, .count = count, .elements = elements};
     status result = STATUS_OK;
     size_t bytes = get_moment_bytes(o, elements);
-    o->ranges = malloc((size_t)count * sizeof *ranges);
-    REQUIRE_GOTO(result, fail, o->ranges != NULL, STATUS_INTERNAL, "out of memory for %d ranges",
-                 count);
+    TRY_GOTO(result, fail, ALLOCATE(o->ranges, count, "ranges"));
     memcpy(o->ranges, ranges, (size_t)count * sizeof *ranges);
     struct device *dev = kernels_device(k);
     TRY_GOTO(result, fail, device_allocate(dev, bytes, "first moments", &o->moment1));
     TRY_GOTO(result, fail, device_allocate(dev, bytes, "second moments", &o->moment2));
     if (optimizer_uses_trust_ratios(o)) {
         TRY_GOTO(result, fail, allocate_trust_ratios(o));
-    } else if (!optimizer_needs_positions(settings)) {
+    }
+    if (has_parts(o)) {
         TRY_GOTO(result, fail, create_parts(o));
     }
     *out = o;
@@ -129,7 +140,7 @@ enum dtype optimizer_moment_dtype(const struct optimizer *o)
     return o->settings.moment_dtype;
 }
 
-int64_t optimizer_elements(const struct optimizer *o)
+int64_t optimizer_elems(const struct optimizer *o)
 {
     return o->elements;
 }
@@ -208,6 +219,29 @@ static bool is_range_in_slice(const struct optimizer_range *r, const struct opti
     return r->first >= slice->first && r->first < slice->first + slice->count;
 }
 
+/* Returns the consecutive parts of the ranges that begin in the slice, and in *first the number of
+ * the first one. */
+static struct adamw_parts list_parts(const struct optimizer *o, const struct optimizer_slice *slice,
+                                     int *first)
+{
+    struct adamw_parts parts = {
+        .origin = slice->first, .elements = slice->count, .moment_elems = o->elements};
+    for (int i = 0; i < o->count; i++) {
+        if (is_range_in_slice(&o->ranges[i], slice)) {
+            if (parts.part_count == 0) {
+                *first = i;
+                parts.parts = o->device_parts + i;
+                parts.first_block = o->parts[i].first_block;
+                parts.first_sum = o->parts[i].first_sum;
+            }
+            parts.part_count++;
+            parts.blocks += adamw_parts_blocks(&o->parts[i]);
+            parts.sums += lamb_parts_sums(&o->parts[i]);
+        }
+    }
+    return parts;
+}
+
 /* ---- LAMB: moments and trust ratios ---- */
 
 bool optimizer_uses_trust_ratios(const struct optimizer *o)
@@ -218,6 +252,17 @@ bool optimizer_uses_trust_ratios(const struct optimizer *o)
 status optimizer_update_moments(struct optimizer *o, const struct optimizer_slice *slice,
                                 int64_t step, double scale)
 {
+    if (o->parts != NULL) {
+        int first = 0;
+        const struct optimizer_range any = {0};
+        const struct adamw settings = make_settings(o, &any, step, 0, scale);
+        const struct adamw_parts parts = list_parts(o, slice, &first);
+        return parts.part_count == 0
+                   ? STATUS_OK
+                   : lamb_parts_moments(o->kernels, &o->device_squares[first].weights,
+                                        slice->weights, o->moment1, o->moment2, slice->gradients,
+                                        &parts, &settings);
+    }
     for (int i = 0; i < o->count; i++) {
         const struct optimizer_range *r = &o->ranges[i];
         if (is_range_in_slice(r, slice)) {
@@ -273,33 +318,31 @@ static status update_range(struct optimizer *o, const struct optimizer_slice *sl
                         slice->gradients + offset, r->count, settings);
 }
 
-/* Updates the consecutive ranges that begin in the slice, in one launch. */
-static status update_parts(struct optimizer *o, const struct optimizer_slice *slice,
-                           const struct adamw *settings)
+/* Updates the ranges that begin in the slice, in one launch. */
+static status update_parts(struct optimizer *o, const struct optimizer_slice *slice, int64_t step,
+                           double learning_rate, double scale)
 {
-    struct adamw_parts parts = {
-        .origin = slice->first, .elements = slice->count, .moment_elements = o->elements};
-    for (int i = 0; i < o->count; i++) {
-        if (is_range_in_slice(&o->ranges[i], slice)) {
-            parts.parts = parts.part_count == 0 ? o->device_parts + i : parts.parts;
-            parts.first_block = parts.part_count == 0 ? o->parts[i].first_block : parts.first_block;
-            parts.part_count++;
-            parts.blocks += adamw_parts_blocks(&o->parts[i]);
-        }
+    int first = 0;
+    const struct optimizer_range any = {0};
+    struct adamw settings = make_settings(o, &any, step, learning_rate, scale);
+    const struct adamw_parts parts = list_parts(o, slice, &first);
+    if (parts.part_count == 0) {
+        return STATUS_OK;
     }
-    return parts.part_count == 0
-               ? STATUS_OK
-               : adamw_parts_update(o->kernels, slice->weights, slice->bf16_weights, o->moment1,
-                                    o->moment2, slice->gradients, &parts, settings);
+    settings.base_rate = learning_rate;
+    if (optimizer_uses_trust_ratios(o)) {
+        return lamb_parts_apply(o->kernels, slice->weights, slice->bf16_weights, o->moment1,
+                                o->moment2, o->device_ratios + first, &parts, &settings);
+    }
+    return adamw_parts_update(o->kernels, slice->weights, slice->bf16_weights, o->moment1,
+                              o->moment2, slice->gradients, &parts, &settings);
 }
 
 status optimizer_update(struct optimizer *o, const struct optimizer_slice *slice, int64_t step,
                         double learning_rate, double scale)
 {
-    if (o->parts != NULL) {
-        const struct optimizer_range any = {0};
-        struct adamw settings = make_settings(o, &any, step, learning_rate, scale);
-        return update_parts(o, slice, &settings);
+    if (o->parts != NULL && (o->device_ratios != NULL || !optimizer_uses_trust_ratios(o))) {
+        return update_parts(o, slice, step, learning_rate, scale);
     }
     for (int i = 0; i < o->count; i++) {
         if (is_range_in_slice(&o->ranges[i], slice)) {

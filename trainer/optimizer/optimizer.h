@@ -65,8 +65,8 @@ void *optimizer_moment2(const struct optimizer *o);
 /* optimizer_moment_dtype - return the dtype of the moments. */
 enum dtype optimizer_moment_dtype(const struct optimizer *o);
 
-/* optimizer_elements - return the number of elements of each moment. */
-int64_t optimizer_elements(const struct optimizer *o);
+/* optimizer_elems - return the number of elements of each moment. */
+int64_t optimizer_elems(const struct optimizer *o);
 
 /* optimizer_ranges - return the ranges of optimizer_create, which the optimizer owns. */
 const struct optimizer_range *optimizer_ranges(const struct optimizer *o, int *count);
@@ -104,7 +104,7 @@ bool optimizer_uses_trust_ratios(const struct optimizer *o);
 
 /* optimizer_update_moments - update the moments and compute the sums of squares (LAMB).
  *
- * It processes the ranges that begin in the slice. `step` and `scale` are those of
+ * It processes the ranges that begin in the slice. `step` and `scale` are the same as in
  * optimizer_update, which does not read the gradients for LAMB.
  *
  * Order     queued on the stream of the kernels */
@@ -130,15 +130,14 @@ status optimizer_squares(struct optimizer *o, struct optimizer_squares *squares)
  * Source    You et al. 2019, arXiv:1904.00962; as in NVIDIA's apex (FusedLAMB): no clamp */
 void optimizer_set_trust_ratios(struct optimizer *o, const struct optimizer_squares *squares);
 
-/* optimizer_device_squares - return the sums of squares of each range, [ranges] on the device
- * (LAMB). */
+/* optimizer_device_squares - return the sums of squares of LAMB, [ranges] on the device. */
 const struct optimizer_squares *optimizer_device_squares(const struct optimizer *o);
 
 /* optimizer_has_trust_ratio - return whether the ratio of a range may differ from 1. */
 bool optimizer_has_trust_ratio(const struct optimizer *o, int range);
 
 /* optimizer_set_trust_ratios_on_device - make later updates read the trust ratio of each range from
- * ratios, f64 [ranges] on the device. NULL: those of optimizer_set_trust_ratios apply.
+ * ratios, f64 [ranges] on the device. NULL: the ratios of optimizer_set_trust_ratios apply.
  *
  * Memory    ratios must outlive the updates */
 void optimizer_set_trust_ratios_on_device(struct optimizer *o, const double *ratios);

@@ -3,6 +3,7 @@
 #include <math.h>
 
 #define PI 3.14159265358979323846
+#define UNWARMED_SCALE 1e4 /* steps; the scale of inverse_sqrt without a warm-up */
 
 int64_t schedule_warmup_steps(const struct recipe *recipe, int64_t total_steps)
 {
@@ -20,6 +21,19 @@ static double compute_wsd_factor(double step, double total, double ratio)
     double decay = ratio * total;
     double done = step - (total - decay);
     return done <= 0 || !(decay > 0) ? 1.0 : 1.0 - sqrt(fmin(done / decay, 1.0));
+}
+
+/* Computes the factor of inverse_sqrt. */
+static double compute_inverse_sqrt_factor(double step, double warmup)
+{
+    double scale = warmup > 0 ? warmup : UNWARMED_SCALE;
+    return sqrt(scale / (step + scale - warmup));
+}
+
+/* Returns whether the rate falls to min_ratio of its maximum. */
+static bool has_minimum(enum recipe_schedule name)
+{
+    return name != SCHEDULE_CONSTANT && name != SCHEDULE_INVERSE_SQRT;
 }
 
 /* Computes f(p) of schedule.h. */
@@ -41,6 +55,8 @@ static double compute_decay_factor(const struct recipe *recipe, int64_t step, in
         return pow(fmax(1.0 - (double)step / (double)total, 0.0), recipe->schedule.power);
     case SCHEDULE_WSD:
         return compute_wsd_factor((double)step, (double)total, recipe->schedule.decay_ratio);
+    case SCHEDULE_INVERSE_SQRT:
+        return compute_inverse_sqrt_factor((double)step, (double)warmup);
     }
     return 1.0;
 }
@@ -52,10 +68,7 @@ double schedule_learning_rate(const struct recipe *recipe, int64_t step, int64_t
     if (step < warmup) {
         return max_rate * (double)(step + 1) / (double)warmup;
     }
-    if (recipe->schedule.name == SCHEDULE_CONSTANT) {
-        return max_rate;
-    }
-    double min_ratio = recipe->schedule.min_ratio;
+    double min_ratio = has_minimum(recipe->schedule.name) ? recipe->schedule.min_ratio : 0;
     return max_rate * (min_ratio +
                        (1.0 - min_ratio) * compute_decay_factor(recipe, step, warmup, total_steps));
 }

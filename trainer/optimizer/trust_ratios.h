@@ -1,5 +1,6 @@
-/* The trust ratios of LAMB in device memory. Each rank holds a part of a tensor; the ratio is that
- * of the whole tensor. The bits are those of optimizer_squares and optimizer_set_trust_ratios. */
+/* The trust ratios of LAMB in device memory. Each rank holds a part of a tensor; the ratio
+ * describes the whole tensor. It has the same bits as with optimizer_squares and
+ * optimizer_set_trust_ratios. */
 #pragma once
 
 #include "comm/mesh.h"

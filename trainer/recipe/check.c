@@ -6,11 +6,11 @@
 
 #include "base/memory.h"
 #include "base/text.h"
-#include "trainer/recipe/settings.h"
+#include "trainer/recipe/relation_impl.h"
 
 /* ---- defaults that depend on other settings ---- */
 
-/* Returns the number of unused position ids: those of RoBERTa begin at 2. */
+/* Returns the number of unused position ids: the ids of RoBERTa begin at 2. */
 static int64_t count_reserved_positions(const struct recipe *c)
 {
     return c->model.architecture == ARCHITECTURE_ROBERTA ? 2 : 0;
@@ -46,14 +46,14 @@ static void resolve_local_layers(struct recipe *c)
 /* Fills in the parts of the original transformer. */
 static void resolve_parts(struct recipe *c)
 {
-    if (c->model.norm_placement == PLACE_NULL) {
-        c->model.norm_placement = PLACE_POST;
+    if (c->model.norm_placement == PLACEMENT_DEFAULT) {
+        c->model.norm_placement = PLACEMENT_POST;
     }
     if (c->model.norm_type == NORM_TYPE_NULL) {
         c->model.norm_type = NORM_TYPE_LAYERNORM;
     }
-    if (c->model.position_embedding_type == POSITION_NULL) {
-        c->model.position_embedding_type = POSITION_SINUSOIDAL;
+    if (c->model.position_embedding_type == POSITIONS_DEFAULT) {
+        c->model.position_embedding_type = POSITIONS_SINUSOIDAL;
     }
 }
 
@@ -105,9 +105,9 @@ static void resolve_family(struct recipe *c)
         c->model.num_decoder_layers == 0) {
         c->model.num_decoder_layers = c->model.num_layers;
     }
-    if (c->model.scale_decoder_outputs == SCALE_OUTPUTS_NULL) {
+    if (c->model.scale_decoder_outputs == RECIPE_AUTO) {
         bool scaled = c->model.architecture == ARCHITECTURE_T5 && c->model.tie_word_embeddings;
-        c->model.scale_decoder_outputs = scaled ? SCALE_OUTPUTS_TRUE : SCALE_OUTPUTS_FALSE;
+        c->model.scale_decoder_outputs = scaled ? RECIPE_TRUE : RECIPE_FALSE;
     }
 }
 
@@ -161,59 +161,6 @@ bool recipe_has_default(const struct recipe *recipe, int index)
     return strcmp(value, implied) == 0;
 }
 
-/* ---- relations ---- */
-
-/* A relation between two settings. The message for a violated one is
- * "KEY: VALUE problem OTHER (VALUE); remedy". */
-struct relation {
-    bool violated;
-    const char *key;
-    const char *problem; /* NULL: the message is "KEY: missing; remedy" */
-    const char *other;
-    const char *remedy; /* NULL: none; not if problem is NULL */
-};
-
-/* Returns the command line if one of two settings was given there, else the location
- * of the first one that the file contains. */
-static struct source_location find_location(const struct recipe_reader *r, const char *a,
-                                            const char *b)
-{
-    struct source_location first = r->locations[recipe_table_find(a)];
-    struct source_location second = r->locations[recipe_table_find(b)];
-    if (first.kind == LOCATION_COMMAND_LINE ||
-        (first.kind == LOCATION_FILE && second.kind != LOCATION_COMMAND_LINE)) {
-        return first;
-    }
-    return second;
-}
-
-static status fail_relation(const struct recipe_reader *r, const struct relation *n)
-{
-    char value[RECIPE_VALUE_BYTES], other[RECIPE_VALUE_BYTES];
-    struct source_location location = find_location(r, n->key, n->other);
-    if (n->problem == NULL) {
-        return recipe_fail(r, location, n->key, "missing; %s", n->remedy);
-    }
-    recipe_value_format(&recipe_table[recipe_table_find(n->key)], r->recipe, false, value);
-    recipe_value_format(&recipe_table[recipe_table_find(n->other)], r->recipe, false, other);
-    return recipe_fail(r, location, n->key, "%.200s %s %s (%.200s)%s%s", value, n->problem,
-                       n->other, other, n->remedy != NULL ? "; " : "",
-                       n->remedy != NULL ? n->remedy : "");
-}
-
-static status check_relations(const struct recipe_reader *r, const struct relation *relations,
-                              size_t count)
-{
-    for (size_t i = 0; i < count; i++) {
-        if (relations[i].violated) {
-            return fail_relation(r, &relations[i]);
-        }
-    }
-    return STATUS_OK;
-}
-
-#define CHECK_RELATIONS(r, relations) check_relations((r), (relations), COUNT(relations))
-
 /* Refuses a dropout above 0 that rounds to 0 or 1 in units of 1 / 65536 (struct dropout). */
 static status check_dropout(const struct recipe_reader *r)
 {
@@ -223,6 +170,7 @@ static status check_dropout(const struct recipe_reader *r)
         double value;
     } rates[] = {{"model.dropout", c->model.dropout},
                  {"model.attention_dropout", c->model.attention_dropout},
+                 {"model.activation_dropout", c->model.activation_dropout},
                  {"adapter.dropout", c->adapter.dropout}};
     const float unit = 0x1p-16f;
     for (int i = 0; i < COUNT(rates); i++) {
@@ -261,6 +209,8 @@ static const char *const family_settings[] = {
     "model.position_embedding_type",
     "model.gated_linear_unit",
     "model.qk_norm",
+    "model.share_encoder_decoder_embeddings",
+    "model.activation_dropout",
 };
 
 static status fail_family(const struct recipe_reader *r, const char *key, const char *used)
@@ -273,7 +223,7 @@ static status fail_family(const struct recipe_reader *r, const char *key, const 
     }
     snprintf(remedy, sizeof remedy, "it requires %s", list);
     const struct relation relation = {true, key, "conflicts with", "model.architecture", remedy};
-    return fail_relation(r, &relation);
+    return relation_fail(r, &relation);
 }
 
 static status check_families(const struct recipe_reader *r)
@@ -327,10 +277,9 @@ static status check_head_sizes(const struct recipe_reader *r)
 static status check_parts(const struct recipe_reader *r)
 {
     const struct recipe *c = r->recipe;
-    bool is_gate = c->model.activation <= RECIPE_GELU_ERF || c->model.activation == RECIPE_SILU;
     bool t5 = c->model.architecture == ARCHITECTURE_T5;
     const struct relation relations[] = {
-        {!t5 && c->model.scale_decoder_outputs == SCALE_OUTPUTS_TRUE, "model.scale_decoder_outputs",
+        {!t5 && c->model.scale_decoder_outputs == RECIPE_TRUE, "model.scale_decoder_outputs",
          "conflicts with", "model.architecture", "it requires t5"},
         {t5 && c->model.relative_attention_num_buckets % 2 != 0,
          "model.relative_attention_num_buckets", "is odd for", "model.architecture",
@@ -339,11 +288,12 @@ static status check_parts(const struct recipe_reader *r)
                    c->model.relative_attention_num_buckets / 2,
          "model.relative_attention_max_distance", "is at most half of",
          "model.relative_attention_num_buckets", "set a greater distance"},
-        {c->model.gated_linear_unit && !is_gate, "model.activation", "conflicts with",
-         "model.gated_linear_unit", "a gate has silu, gelu_tanh or gelu_erf"},
-        {has_local_layers(c) && c->model.activation > RECIPE_GELU_ERF, "model.activation",
+        {c->model.gated_linear_unit && !recipe_activation_is_gate(c->model.activation),
+         "model.activation", "conflicts with", "model.gated_linear_unit",
+         "a gate has silu, gelu_tanh or gelu_erf"},
+        {has_local_layers(c) && !recipe_activation_is_gelu(c->model.activation), "model.activation",
          "conflicts with", "model.architecture", "use gelu_tanh or gelu_erf"},
-        {c->model.sliding_window > 0 && c->dpo.shared_prefix == PREFIX_TRUE, "dpo.shared_prefix",
+        {c->model.sliding_window > 0 && c->dpo.shared_prefix == RECIPE_TRUE, "dpo.shared_prefix",
          "conflicts with", "model.sliding_window",
          "a window of attention cannot skip the other response; use auto or false"},
     };
@@ -357,7 +307,7 @@ static status check_free_parts(const struct recipe_reader *r)
     bool is_free = recipe_architecture_is_free(c->model.architecture);
     bool has_positions = is_free && !recipe_is_rotary(c);
     bool branch_norms =
-        c->model.norm_placement == PLACE_BRANCH || c->model.norm_placement == PLACE_BOTH;
+        c->model.norm_placement == PLACEMENT_BRANCH || c->model.norm_placement == PLACEMENT_BOTH;
     const char *kind = "model.position_embedding_type", *rotary = "it requires rotary";
     const struct relation relations[] = {
         {has_positions && c->model.partial_rotary_factor > 0, "model.partial_rotary_factor",
@@ -371,7 +321,7 @@ static status check_free_parts(const struct recipe_reader *r)
          "set it; without it use model.rope_theta"},
         {is_free && c->model.sliding_window_pattern > 0 && c->model.sliding_window == 0,
          "model.sliding_window_pattern", "requires", "model.sliding_window", "set it"},
-        {c->model.position_embedding_type == POSITION_LEARNED && c->model.embedding_multiplier > 0,
+        {c->model.position_embedding_type == POSITIONS_LEARNED && c->model.embedding_multiplier > 0,
          "model.embedding_multiplier", "conflicts with", kind,
          "learned positions would be multiplied too; use another type"},
         {branch_norms && c->model.residual_multiplier > 0, "model.residual_multiplier",
@@ -407,16 +357,19 @@ static status check_positions(const struct recipe_reader *r)
     bool phi3 = c->model.architecture == ARCHITECTURE_PHI3;
     int64_t positions = c->model.max_position_embeddings;
     const struct relation relations[] = {
-        {!rotary && c->model.rope_type != ROPE_DEFAULT, "model.rope_type", "conflicts with",
+        {!rotary && c->model.rope_type != ROTARY_PLAIN, "model.rope_type", "conflicts with",
          "model.architecture", "it requires rotary positions, for example llama"},
-        {(phi3 || modernbert) && c->model.rope_type != ROPE_DEFAULT, "model.rope_type",
-         "conflicts with", "model.architecture", "phi3 and modernbert require default"},
-        {c->model.rope_type == ROPE_LLAMA3 &&
+        {modernbert && c->model.rope_type != ROTARY_PLAIN, "model.rope_type", "conflicts with",
+         "model.architecture", "modernbert requires default"},
+        {phi3 && c->model.rope_type != ROTARY_PLAIN && c->model.rope_type != ROTARY_LONGROPE,
+         "model.rope_type", "conflicts with", "model.architecture",
+         "phi3 requires default or longrope"},
+        {c->model.rope_type == ROTARY_LLAMA3 &&
              !(c->model.rope_low_freq_factor < c->model.rope_high_freq_factor),
          "model.rope_low_freq_factor", "is not less than", "model.rope_high_freq_factor", NULL},
-        {c->model.rope_type == ROPE_DYNAMIC && recipe_rotary_width(c) <= 2, "model.rope_type",
+        {c->model.rope_type == ROTARY_DYNAMIC && recipe_rotary_width(c) <= 2, "model.rope_type",
          "conflicts with", "model.head_dim", "dynamic requires more than 2 rotated columns"},
-        {c->model.rope_type == ROPE_YARN && !(c->model.rope_beta_slow < c->model.rope_beta_fast),
+        {c->model.rope_type == ROTARY_YARN && !(c->model.rope_beta_slow < c->model.rope_beta_fast),
          "model.rope_beta_slow", "is not less than", "model.rope_beta_fast", NULL},
         {c->data.sequence_length > positions, "data.sequence_length", "is greater than",
          "model.max_position_embeddings", NULL},
@@ -435,7 +388,8 @@ static status check_model(const struct recipe_reader *r)
     TRY(check_parts(r));
     TRY(check_free_parts(r));
     TRY(check_head_counts(r));
-    return check_positions(r);
+    TRY(check_positions(r));
+    return recipe_check_longrope(r->recipe);
 }
 
 /* Returns whether the objective trains a fine-tuning head or embeddings. */
@@ -461,14 +415,15 @@ static status check_objective(const struct recipe_reader *r)
     bool encoder = recipe_architecture_is_encoder(c->model.architecture);
     bool denoise = c->objective == OBJECTIVE_DENOISE;
     bool seq2seq = c->objective == OBJECTIVE_SEQ2SEQ || denoise;
+    bool sft = c->objective == OBJECTIVE_SFT;
     bool has_decoder = recipe_architecture_has_decoder(c->model.architecture);
     const struct relation relations[] = {
-        {seq2seq != has_decoder, "objective", "conflicts with", "model.architecture",
-         "use seq2seq or denoise with marian, bart, mbart and t5, and only with them"},
+        {has_decoder ? !seq2seq && !sft : seq2seq, "objective", "conflicts with",
+         "model.architecture",
+         "marian, bart, mbart and t5 require seq2seq, denoise or sft; seq2seq and denoise require "
+         "one of them"},
         {denoise && c->data.document_mask, "data.document_mask", "conflicts with", "objective",
          "denoise corrupts windows of texts"},
-        {has_decoder && c->parallel.sequence, "parallel.sequence", "conflicts with",
-         "model.architecture", "encoder-decoders have no sequence parallelism"},
         {!has_decoder && c->model.num_decoder_layers > 0, "model.num_decoder_layers",
          "conflicts with", "model.architecture", "it requires marian, bart, mbart or t5"},
         {c->model.architecture == ARCHITECTURE_MARIAN && c->model.hidden_size % 2 != 0,
@@ -484,10 +439,24 @@ static status check_objective(const struct recipe_reader *r)
     return CHECK_RELATIONS(r, relations);
 }
 
-int64_t recipe_rotary_width(const struct recipe *recipe)
+/* Refuses settings of sft that have no effect on pairs of a source and a target. */
+static status check_sft_pairs(const struct recipe_reader *r)
 {
-    double factor = recipe->model.partial_rotary_factor;
-    return factor > 0 ? (int64_t)((double)recipe->model.head_dim * factor) : recipe->model.head_dim;
+    const struct recipe *c = r->recipe;
+    bool pairs =
+        c->objective == OBJECTIVE_SFT && recipe_architecture_has_decoder(c->model.architecture);
+    const struct relation relations[] = {
+        {pairs && c->sft.packing != RECIPE_PACKING_NONE, "sft.packing", "conflicts with",
+         "model.architecture", "an encoder-decoder reads one example per sequence; use none"},
+        {pairs && c->sft.completion_only_loss == RECIPE_FALSE, "sft.completion_only_loss",
+         "conflicts with", "model.architecture",
+         "the decoder predicts the answer only; use auto or true"},
+        {pairs && c->sft.join_encoding == RECIPE_TRUE, "sft.join_encoding", "conflicts with",
+         "model.architecture", "source and target are encoded separately; use auto"},
+        {pairs && c->sft.max_length != c->data.sequence_length, "sft.max_length", "conflicts with",
+         "data.sequence_length", "it limits the source and the target; omit sft.max_length"},
+    };
+    return CHECK_RELATIONS(r, relations);
 }
 
 int64_t recipe_tensor_divisor(const struct recipe *recipe)
@@ -501,8 +470,8 @@ int64_t recipe_tensor_divisor(const struct recipe *recipe)
     return a;
 }
 
-/* Requires that the ranks of a tensor-parallel group get equal numbers of key-value
- * heads (and so of heads) and of inner features. */
+/* Requires that the ranks of a tensor-parallel group get equal numbers of key-value heads (and so
+ * of heads) and of inner features. */
 static status check_tensor(const struct recipe_reader *r)
 {
     const struct recipe *c = r->recipe;
@@ -522,7 +491,7 @@ static status check_tensor(const struct recipe_reader *r)
     const char *key = heads % ranks == 0            ? "model.intermediate_size"
                       : heads == c->model.num_heads ? "model.num_heads"
                                                     : "model.num_kv_heads";
-    return recipe_fail(r, find_location(r, "parallel.tensor", key), "parallel.tensor",
+    return recipe_fail(r, relation_find_location(r, "parallel.tensor", key), "parallel.tensor",
                        "%" PRId64 " does not divide %s (%" PRId64
                        "); values that fit the model: %s; it must also divide the number of ranks",
                        ranks, key, heads % ranks != 0 ? heads : inner, divisors);
@@ -659,19 +628,22 @@ static status check_samples(const struct recipe_reader *r)
     const struct recipe *c = r->recipe;
     bool samples = c->generate.prompt[0] != '\0';
     bool tasks = c->evaluate.tasks[0] != '\0', targets = c->evaluate.generate;
-    bool causal = c->objective == OBJECTIVE_CLM || c->objective == OBJECTIVE_SFT ||
-                  c->objective == OBJECTIVE_DPO;
+    bool has_decoder = recipe_architecture_has_decoder(c->model.architecture);
+    bool causal = !has_decoder && (c->objective == OBJECTIVE_CLM || c->objective == OBJECTIVE_SFT ||
+                                   c->objective == OBJECTIVE_DPO);
+    bool pairs = has_decoder && c->objective != OBJECTIVE_DENOISE;
+    const char *other = has_decoder ? "model.architecture" : "objective";
     const struct relation relations[] = {
-        {tasks && !causal, "evaluate.tasks", "conflicts with", "objective",
-         "tasks require a model that predicts next tokens: clm, sft or dpo"},
+        {tasks && !causal, "evaluate.tasks", "conflicts with", other,
+         "tasks require a decoder that predicts next tokens: clm, sft or dpo"},
         {tasks && c->data.tokenizer[0] == '\0', "evaluate.tasks", "requires", "data.tokenizer",
          "set it"},
-        {targets && c->objective != OBJECTIVE_SEQ2SEQ, "evaluate.generate", "conflicts with",
-         "objective", "targets are generated with objective seq2seq"},
+        {targets && !pairs, "evaluate.generate", "conflicts with", "objective",
+         "targets are generated with objective seq2seq, or sft of an encoder-decoder"},
         {targets && c->data.tokenizer[0] == '\0', "evaluate.generate", "requires", "data.tokenizer",
          "set it"},
-        {samples && !causal, "generate.prompt", "conflicts with", "objective",
-         "samples require a model that predicts next tokens: clm, sft or dpo"},
+        {samples && !causal, "generate.prompt", "conflicts with", other,
+         "samples require a decoder that predicts next tokens: clm, sft or dpo"},
         {samples && c->data.tokenizer[0] == '\0', "generate.prompt", "requires", "data.tokenizer",
          "set it"},
     };
@@ -685,6 +657,7 @@ status recipe_check_resolve(const struct recipe_reader *r)
     TRY(check_model(r));
     TRY(check_dropout(r));
     TRY(check_objective(r));
+    TRY(check_sft_pairs(r));
     TRY(check_tensor(r));
     TRY(check_parallel(r));
     TRY(check_sizes(r));

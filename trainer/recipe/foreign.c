@@ -16,7 +16,6 @@ struct foreign_name {
 };
 
 static const struct foreign_name missing[] = {
-    {"translate|translation|summarize|summarization", "needs generation with an encoder-decoder"},
     {"pegasus|whisper", "needs another encoder-decoder model than marian, bart, mbart and t5"},
     {"ppo|grpo|rloo|rlhf|gspo|online_dpo|nash_md|xpo|reinforce",
      "needs online reinforcement learning"},
@@ -33,6 +32,7 @@ static const struct foreign_name missing[] = {
      "is an architecture"},
     {"wandb|wandb_project|wandb_log|wandb_run_name|mlflow|comet|neptune|clearml|report_to",
      "needs a client of a logging service"},
+    {"clip_qkv", "needs clipped queries, keys and values"},
     {"dora|use_dora|loha|lokr|ia3|prefix_tuning|prompt_tuning", "is a kind of adapter"},
     {"sync_ref_model|ref_model_sync_steps", "needs a reference model that follows the policy"},
     {"fsdp|zero3|deepspeed|parallel.zero_stage=3", "needs sharded weights (ZeRO stage 3)"},
@@ -141,10 +141,8 @@ static const struct foreign_name hints[] = {
     {"norm|layer_norm|rms_norm|rmsnorm|layernorm|pre_norm|post_norm|norm_first",
      "model.architecture determines the normalization: LayerNorm before each block for gpt2, "
      "modernbert and megatron-bert, after it for openai-gpt, bert, roberta and distilbert, RMSNorm "
-     "before and "
-     "after it for gemma2 and "
-     "gemma3_text, RMSNorm before it for the others; transformer_encoder and "
-     "transformer_decoder have model.norm_placement and model.norm_type"},
+     "before and after it for gemma2 and gemma3_text, RMSNorm before it for the others; "
+     "transformer_encoder and transformer_decoder have model.norm_placement and model.norm_type"},
     {"swiglu|gated_mlp|glu|mlp_type|ffn_type",
      "model.architecture determines the feed-forward layers: model.activation for gpt2, "
      "openai-gpt and encoders, GEGLU for gemma2 and gemma3_text, SwiGLU for the others"},

@@ -8,18 +8,15 @@
 static bool is_given(const struct recipe *recipe, int index)
 {
     char value[RECIPE_VALUE_BYTES];
-    return recipe->origin.locations[index].line != 0 &&
+    return recipe->origin.locations[index].kind != LOCATION_DEFAULT &&
            strcmp(recipe_value_format(&recipe_table[index], recipe, false, value), "null") != 0;
 }
 
-/* Rotary and sinusoidal position embeddings have no weights, so a checkpoint with them accepts
- * another number. */
-static enum initial_rule get_rule(const struct recipe *recipe, const struct setting *setting)
+/* A checkpoint without a weight for each position accepts another number of positions. */
+static enum initial_rule get_rule(const struct recipe *initial, const struct setting *setting)
 {
-    bool fixed =
-        recipe_is_rotary(recipe) || recipe->model.position_embedding_type == POSITION_SINUSOIDAL;
     bool positions = setting->offset == offsetof(struct recipe, model.max_position_embeddings);
-    return fixed && positions ? INITIAL_DEFAULT : setting->initial;
+    return positions && !recipe_has_position_table(initial) ? INITIAL_DEFAULT : setting->initial;
 }
 
 /* Lists the given settings of a rule that differ from the checkpoint, as "KEY: its value (line N:
@@ -33,7 +30,7 @@ static int list_differences(const struct recipe *recipe, const struct recipe *in
     text[0] = '\0';
     for (int i = 0; i < recipe_table_count; i++) {
         const struct setting *setting = &recipe_table[i];
-        if (get_rule(recipe, setting) != rule || !is_given(recipe, i)) {
+        if (get_rule(initial, setting) != rule || !is_given(recipe, i)) {
             continue;
         }
         recipe_value_format(setting, recipe, false, own);
@@ -41,8 +38,9 @@ static int list_differences(const struct recipe *recipe, const struct recipe *in
         if (strcmp(own, other) == 0 || strcmp(other, "null") == 0) {
             continue;
         }
-        int line = recipe->origin.locations[i].line;
-        snprintf(where, sizeof where, line > 0 ? "line %d" : "command line", line);
+        struct source_location given = recipe->origin.locations[i];
+        snprintf(where, sizeof where, given.kind == LOCATION_FILE ? "line %d" : "command line",
+                 given.line);
         used += (size_t)snprintf(text + used, bytes - used, "%s%s: %.60s (%s: %.60s)",
                                  count > 0 ? ", " : "", strchr(setting->key, '.') + 1, other, where,
                                  own);
@@ -63,7 +61,7 @@ status recipe_compare_initial(const struct recipe *recipe, const struct recipe *
     }
     if (list_differences(recipe, initial, INITIAL_NUMERICS, text, sizeof text) > 0) {
         log_warning("INIT-SETTINGS",
-                    "the weights in %s were trained with other settings than those of this run: %s",
+                    "the weights in %s were trained with other settings than this run: %s",
                     initial->origin.name, text);
     }
     return STATUS_OK;

@@ -12,7 +12,7 @@
 #include "trainer/recipe/foreign.h"
 #include "trainer/recipe/settings.h"
 
-enum { FILE_BYTES_MAX = 1 << 20, KEY_TEXT_BYTES = 256, KEYS_BYTES = 1024, UNKNOWN_BYTES = 900 };
+enum { FILE_BYTES_MAX = 1 << 20, KEY_TEXT_BYTES = 256, KEYS_BYTES = 1280, UNKNOWN_BYTES = 900 };
 
 static struct source_location get_key_location(const struct node *node)
 {
@@ -324,8 +324,8 @@ static status parse_override(const char *key, const char *text, struct node **ou
                   (unsigned char)text[i]);
         }
     }
-    char *quoted = malloc(2 * bytes + sizeof "null");
-    REQUIRE(quoted != NULL, STATUS_INTERNAL, "out of memory for %s", name);
+    char *quoted = NULL;
+    TRY(ALLOCATE(quoted, 2 * bytes + sizeof "null", name));
     recipe_value_quote(text, true, quoted);
     status result = recipe_yaml_parse(name, bytes > 0 ? quoted : "\"\"",
                                       bytes > 0 ? strlen(quoted) : 2, RECIPE_YAML_ANY_KIND, out);
@@ -374,10 +374,7 @@ static void store_origin(const struct recipe_reader *r)
     struct recipe_origin *origin = &recipe->origin;
     snprintf(origin->name, sizeof origin->name, "%s", r->name);
     for (int i = 0; i < recipe_table_count; i++) {
-        struct source_location p = r->locations[i];
-        origin->locations[i] = p.kind == LOCATION_COMMAND_LINE
-                                   ? (struct recipe_location){-1, 0}
-                                   : (struct recipe_location){p.line, p.column};
+        origin->locations[i] = r->locations[i];
     }
 }
 
@@ -467,7 +464,7 @@ status recipe_complete(struct recipe *recipe, const struct recipe *initial)
 {
     struct recipe_reader reading = {.name = recipe->origin.name, .recipe = recipe};
     for (int i = 0; i < recipe_table_count; i++) {
-        reading.locations[i] = recipe_find_location(recipe, i);
+        reading.locations[i] = recipe->origin.locations[i];
     }
     if (initial != NULL) {
         recipe_take_initial(recipe, initial);

@@ -14,56 +14,42 @@
 #include <stdio.h>
 
 #include "base/status.h"
+#include "kernels/rotary.h"
+#include "trainer/recipe/model_choices.h"
 
 #define RECIPE_PATH_BYTES 1024
+#define RECIPE_LANGUAGE_BYTES 16
 #define RECIPE_NAME_BYTES 64
 #define RECIPE_LIST_BYTES 256
+#define RECIPE_ROPE_LIST_BYTES 4096
+#define RECIPE_ROPE_FACTORS_MAX 128
 enum { RECIPE_SOURCES_MAX = 64, RECIPE_SETTINGS_MAX = 192 };
 
+/* All objectives: constant, and name in recipes. The enum, the choices of the settings table and
+ * the names of names.c are made of this list. trainer/setup/objective_spec.c describes each. */
+#define OBJECTIVE_LIST(FIRST, NEXT)                                                                \
+    FIRST(CLM, "clm")                                                                              \
+    NEXT(MLM, "mlm")                                                                               \
+    NEXT(SFT, "sft")                                                                               \
+    NEXT(DPO, "dpo")                                                                               \
+    NEXT(REWARD, "reward")                                                                         \
+    NEXT(CLASSIFY, "classify")                                                                     \
+    NEXT(REGRESS, "regress")                                                                       \
+    NEXT(CLASSIFY_TOKENS, "classify_tokens")                                                       \
+    NEXT(ANSWER, "answer")                                                                         \
+    NEXT(CHOOSE, "choose")                                                                         \
+    NEXT(EMBED, "embed")                                                                           \
+    NEXT(SEQ2SEQ, "seq2seq")                                                                       \
+    NEXT(DENOISE, "denoise")
+
+/* OBJECTIVE_CLM, OBJECTIVE_MLM, ... */
+#define OBJECTIVE_CONSTANT(constant, name) OBJECTIVE_##constant,
+enum recipe_objective { OBJECTIVE_LIST(OBJECTIVE_CONSTANT, OBJECTIVE_CONSTANT) };
+
+#define OBJECTIVE_ONE_MORE(constant, name) +1
+enum { RECIPE_OBJECTIVES = 0 OBJECTIVE_LIST(OBJECTIVE_ONE_MORE, OBJECTIVE_ONE_MORE) };
+
 /* The constants of each enum have the order of the choices in the settings table. */
-enum recipe_objective {
-    OBJECTIVE_CLM,
-    OBJECTIVE_MLM,
-    OBJECTIVE_SFT,
-    OBJECTIVE_DPO,
-    OBJECTIVE_REWARD,
-    OBJECTIVE_CLASSIFY,
-    OBJECTIVE_REGRESS,
-    OBJECTIVE_CLASSIFY_TOKENS,
-    OBJECTIVE_ANSWER,
-    OBJECTIVE_CHOOSE,
-    OBJECTIVE_EMBED,
-    OBJECTIVE_SEQ2SEQ,
-    OBJECTIVE_DENOISE
-};
-enum recipe_architecture {
-    ARCHITECTURE_GPT2,
-    ARCHITECTURE_BERT,
-    ARCHITECTURE_ROBERTA,
-    ARCHITECTURE_LLAMA,
-    ARCHITECTURE_QWEN2,
-    ARCHITECTURE_MISTRAL,
-    ARCHITECTURE_QWEN3,
-    ARCHITECTURE_OPENAI_GPT,
-    ARCHITECTURE_GEMMA3_TEXT,
-    ARCHITECTURE_SMOLLM3,
-    ARCHITECTURE_GRANITE,
-    ARCHITECTURE_OLMO2,
-    ARCHITECTURE_DISTILBERT,
-    ARCHITECTURE_MEGATRON_BERT,
-    ARCHITECTURE_PHI3,
-    ARCHITECTURE_STABLELM,
-    ARCHITECTURE_TRANSFORMER_ENCODER,
-    ARCHITECTURE_TRANSFORMER_DECODER,
-    ARCHITECTURE_MARIAN,
-    ARCHITECTURE_T5,
-    ARCHITECTURE_BART,
-    ARCHITECTURE_GEMMA2,
-    ARCHITECTURE_MODERNBERT,
-    ARCHITECTURE_ALBERT,
-    ARCHITECTURE_MBART
-};
-enum recipe_rope_type { ROPE_DEFAULT, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN, ROPE_DYNAMIC };
 enum recipe_activation {
     RECIPE_GELU_TANH,
     RECIPE_GELU_ERF,
@@ -71,55 +57,60 @@ enum recipe_activation {
     RECIPE_RELU2,
     RECIPE_SILU
 };
-enum recipe_norm_placement { PLACE_NULL, PLACE_PRE, PLACE_POST, PLACE_BRANCH, PLACE_BOTH };
-enum recipe_norm_type { NORM_TYPE_NULL, NORM_TYPE_LAYERNORM, NORM_TYPE_RMSNORM };
-enum recipe_qk_norm { RECIPE_QK_NORM_NONE, RECIPE_QK_NORM_HEAD, RECIPE_QK_NORM_FULL };
-enum recipe_positions {
-    POSITION_NULL,
-    POSITION_LEARNED,
-    POSITION_SINUSOIDAL,
-    POSITION_ROTARY,
-    POSITION_NONE
+enum recipe_norm_type {
+    NORM_TYPE_NULL,
+    NORM_TYPE_LAYERNORM,
+    NORM_TYPE_RMSNORM,
+    NORM_TYPE_NONPARAMETRIC_LAYERNORM
 };
-enum recipe_scale_outputs { SCALE_OUTPUTS_NULL, SCALE_OUTPUTS_TRUE, SCALE_OUTPUTS_FALSE };
+enum recipe_tristate { RECIPE_AUTO, RECIPE_TRUE, RECIPE_FALSE }; /* RECIPE_AUTO: or null */
 enum recipe_noise { NOISE_SPAN_CORRUPTION, NOISE_BART, NOISE_UL2, NOISE_PREFIX_LM };
 enum recipe_mask_length { MASK_LENGTH_SPAN_POISSON, MASK_LENGTH_SUBWORD };
 enum recipe_adapter { ADAPTER_NONE, ADAPTER_LORA };
 enum recipe_optimizer { RECIPE_ADAMW, RECIPE_LAMB };
-enum recipe_recompute { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL };
 enum recipe_schedule {
     SCHEDULE_CONSTANT,
     SCHEDULE_LINEAR,
     SCHEDULE_COSINE,
     SCHEDULE_POLYNOMIAL,
     SCHEDULE_WSD,
-    SCHEDULE_POLYNOMIAL_NVIDIA
+    SCHEDULE_POLYNOMIAL_NVIDIA,
+    SCHEDULE_INVERSE_SQRT
 };
-enum recipe_packing { SFT_PACK_NONE, SFT_PACK_BFD, SFT_PACK_BFD_SPLIT, SFT_PACK_WRAPPED };
-enum recipe_completion_only { COMPLETION_AUTO, COMPLETION_TRUE, COMPLETION_FALSE };
-enum recipe_join { JOIN_AUTO, JOIN_TRUE, JOIN_FALSE };
-enum recipe_greater { GREATER_AUTO, GREATER_TRUE, GREATER_FALSE };
+enum recipe_mixing { MIXING_WEIGHT, MIXING_EXAMPLES };
+enum recipe_packing {
+    RECIPE_PACKING_NONE,
+    RECIPE_PACKING_BFD,
+    RECIPE_PACKING_BFD_SPLIT,
+    RECIPE_PACKING_WRAPPED
+};
 enum recipe_precision { PRECISION_FP32, PRECISION_BF16, PRECISION_FP8 };
+enum recipe_fp8_recipe { FP8_RECIPE_DELAYED, FP8_RECIPE_ROWWISE };
 enum recipe_on_spike { ON_SPIKE_WARN, ON_SPIKE_SKIP, ON_SPIKE_ROLLBACK };
-enum recipe_prefix { PREFIX_AUTO, PREFIX_TRUE, PREFIX_FALSE };
 enum recipe_device { RECIPE_DEVICE_AUTO, RECIPE_DEVICE_CPU, RECIPE_DEVICE_CUDA };
 
 struct recipe_source {
-    char path[RECIPE_PATH_BYTES]; /* shard or glob */
+    char path[RECIPE_PATH_BYTES];         /* shard or glob */
+    char language[RECIPE_LANGUAGE_BYTES]; /* of objective denoise; "": none */
     double weight;
+};
+
+enum location_kind { LOCATION_DEFAULT = 0, LOCATION_FILE, LOCATION_COMMAND_LINE };
+
+struct source_location {
+    enum location_kind kind;
+    int line, column; /* of LOCATION_FILE; else 0 */
 };
 
 /* Source file of a recipe and locations of its settings, for messages. */
 struct recipe_origin {
     char name[RECIPE_PATH_BYTES]; /* name of the file */
-    struct recipe_location {
-        int line, column; /* 0: the default; -1: the command line */
-    } locations[RECIPE_SETTINGS_MAX];
+    struct source_location locations[RECIPE_SETTINGS_MAX];
 };
 
 /* The settings; recipes/README.md describes them. recipe_parse replaces each null that has a
  * fallback ("null: ...; resolved" below). Any other null is stored as 0 in an enum and in a number
- * that must be above 0, as -1 in other numbers, and as "" in strings. */
+ * that must be above 0. It is stored as -1 in other numbers, and as "" in strings. */
 struct recipe {
     enum recipe_objective objective;
     char run_dir[RECIPE_PATH_BYTES];
@@ -131,9 +122,11 @@ struct recipe {
         int64_t num_decoder_layers; /* null: num_layers for encoder-decoders, else 0; resolved */
         int64_t decoder_start_token_id; /* null: a token of the tokenizer, see derive.h */
         bool scale_embedding;
+        bool share_encoder_decoder_embeddings;
+        int64_t decoder_vocab_size; /* null: 0, as the encoder; derive_decoder_vocabulary */
         bool final_logits_bias;
         int64_t relative_attention_num_buckets, relative_attention_max_distance;
-        enum recipe_scale_outputs scale_decoder_outputs; /* null: tie_word_embeddings; resolved */
+        enum recipe_tristate scale_decoder_outputs; /* null: tie_word_embeddings; resolved */
         double initializer_factor;
         int64_t num_kv_heads;           /* null: num_heads; resolved */
         int64_t head_dim;               /* null: hidden_size / num_heads; resolved */
@@ -150,17 +143,19 @@ struct recipe {
         double rope_theta, rope_factor, rope_low_freq_factor, rope_high_freq_factor;
         double rope_beta_fast, rope_beta_slow;
         double rope_attention_factor; /* null: 0, computed from rope_factor */
-        enum recipe_rope_type rope_type;
+        char rope_short_factor[RECIPE_ROPE_LIST_BYTES], rope_long_factor[RECIPE_ROPE_LIST_BYTES];
+        enum rotary_kind rope_type;
         int64_t rope_original_positions; /* null: max_position_embeddings; resolved */
         int64_t vocab_size;              /* 0: the vocabulary size of the tokenizer */
         double dropout;                  /* of hidden states and embeddings */
         double attention_dropout;        /* null: dropout; resolved */
+        double activation_dropout;       /* of the inner features, of some encoder-decoders */
         double layer_norm_epsilon;
         enum recipe_activation activation;
-        enum recipe_norm_placement norm_placement; /* null: post for free parts; resolved */
-        enum recipe_norm_type norm_type;           /* null: layernorm for free parts; resolved */
-        enum recipe_positions position_embedding_type; /* null: sinusoidal for free parts */
-        enum recipe_qk_norm qk_norm;
+        enum norm_placement norm_placement;         /* null: post for free parts; resolved */
+        enum recipe_norm_type norm_type;            /* null: layernorm for free parts; resolved */
+        enum position_kind position_embedding_type; /* null: sinusoidal for free parts */
+        enum qk_norm qk_norm;
         bool gated_linear_unit;
         double initializer_range; /* standard deviation */
         bool tie_word_embeddings;
@@ -179,6 +174,9 @@ struct recipe {
         bool document_mask;      /* restrict attention and position ids to documents */
         bool text_pairs;         /* every example has two texts; set from the shards */
         bool shuffle;
+        enum recipe_mixing mixing;
+        int64_t mixing_maximum;    /* null: 0 */
+        double mixing_temperature; /* of MIXING_EXAMPLES */
     } data;
     struct {
         enum recipe_adapter type;
@@ -192,8 +190,8 @@ struct recipe {
     struct {
         enum recipe_packing packing;
         int64_t max_length; /* null: data.sequence_length; resolved */
-        enum recipe_completion_only completion_only_loss;
-        enum recipe_join join_encoding;
+        enum recipe_tristate completion_only_loss;
+        enum recipe_tristate join_encoding;
         bool assistant_only_loss, skip_empty;
     } sft;
     struct {
@@ -247,17 +245,18 @@ struct recipe {
         double max_minutes;            /* 0: no limit. Ends normally, exit code 0 */
         double wall_minutes;           /* 0: no limit. Saves and stops before it, exit code 75 */
         double label_smoothing_factor; /* 0: none */
-        enum recipe_on_spike on_spike; /* trainer/train/spike.h */
+        enum recipe_on_spike on_spike; /* trainer/train/step/spike.h */
         int64_t max_spikes;            /* that are skipped or rolled back */
         enum recipe_precision precision;
         enum recipe_device device;
-        enum recipe_recompute activation_checkpointing;
+        enum recompute_mode activation_checkpointing;
         bool cuda_graphs;
         double peak_tflops;             /* of each device; 0: by the name of the GPU */
         char freeze[RECIPE_LIST_BYTES]; /* list of embeddings, backbone */
         int64_t freeze_layers;
     } train;
     struct {
+        enum recipe_fp8_recipe recipe;
         int64_t amax_history;        /* steps */
         bool first_last_layers_bf16; /* these layers are not FP8 */
     } fp8;
@@ -265,7 +264,7 @@ struct recipe {
         char loss_type[RECIPE_LIST_BYTES];    /* names of preference.h */
         char loss_weights[RECIPE_LIST_BYTES]; /* "": every weight is 1 */
         double beta, label_smoothing, discopop_tau;
-        enum recipe_prefix shared_prefix;
+        enum recipe_tristate shared_prefix;
     } dpo;
     struct {
         double center_rewards_coefficient;
@@ -277,7 +276,7 @@ struct recipe {
         int64_t every;   /* steps; 0: only before the first and after the last step */
         int64_t batches; /* of the global size; 0: the whole validation set */
         char metric[RECIPE_NAME_BYTES]; /* to compare evaluations with */
-        enum recipe_greater greater_is_better;
+        enum recipe_tristate greater_is_better;
         int64_t patience; /* evaluations without improvement; 0: no early stopping */
         double min_improvement;
         char tasks[RECIPE_PATH_BYTES]; /* "": none */
@@ -323,7 +322,7 @@ status recipe_read_draft(const char *path, char *const *overrides, int count, st
  * Errors    STATUS_RECIPE */
 status recipe_complete(struct recipe *recipe, const struct recipe *initial);
 
-/* recipe_compare_initial - compare the settings that a draft gives with those of its initial model.
+/* recipe_compare_initial - compare the settings of a draft with the settings of its initial model.
  *
  * A warning lists the settings that change what the weights compute.
  *
@@ -376,10 +375,16 @@ const char *recipe_objective_name(enum recipe_objective objective);
  * Returns   false, without a result, if no objective has this name */
 bool recipe_objective_find(const char *name, enum recipe_objective *out);
 
+/* recipe_activation_is_gelu - return whether an activation is one of the two GELUs. */
+bool recipe_activation_is_gelu(enum recipe_activation activation);
+
+/* recipe_activation_is_gate - return whether a gated linear unit can have an activation. */
+bool recipe_activation_is_gate(enum recipe_activation activation);
+
 /* recipe_architecture_name - return the name of an architecture in recipes: "gpt2", ... */
 const char *recipe_architecture_name(enum recipe_architecture architecture);
 
-/* recipe_architecture_is_encoder - return true for bert, roberta, distilbert and megatron-bert. */
+/* recipe_architecture_is_encoder - return whether a model is an encoder alone, like bert. */
 bool recipe_architecture_is_encoder(enum recipe_architecture architecture);
 
 /* recipe_architecture_is_free - return true for transformer_encoder and transformer_decoder, which
@@ -389,18 +394,21 @@ bool recipe_architecture_is_free(enum recipe_architecture architecture);
 /* recipe_is_rotary - return whether the model of a recipe has rotary positions. */
 bool recipe_is_rotary(const struct recipe *recipe);
 
+/* recipe_has_position_table - return whether the model of a recipe has a weight for each position.
+ * Marian has sinusoidal positions; the relative position bias of T5 has weights for its buckets. */
+bool recipe_has_position_table(const struct recipe *recipe);
+
 /* recipe_architecture_token_types - return the default of model.type_vocab_size. */
 int64_t recipe_architecture_token_types(enum recipe_architecture architecture);
 
 /* recipe_architecture_has_next_sentence - return whether model.next_sentence has an effect. */
 bool recipe_architecture_has_next_sentence(enum recipe_architecture architecture);
 
-/* recipe_architecture_has_decoder - return true for encoder-decoder models: marian, t5, bart,
- * mbart. */
+/* recipe_architecture_has_decoder - return true for encoder-decoders: marian, t5, bart, mbart. */
 bool recipe_architecture_has_decoder(enum recipe_architecture architecture);
 
-/* recipe_architecture_is_rotary - return true for llama and the architectures like it.
- * They are decoders with rotary positions and the keys model.rope_* and model.num_kv_heads. */
+/* recipe_architecture_is_rotary - return whether an architecture always has rotary positions, like
+ * llama and modernbert. Such architectures have the keys model.rope_* and model.num_kv_heads. */
 bool recipe_architecture_is_rotary(enum recipe_architecture architecture);
 
 /* recipe_architecture_targets - return the default of adapter.targets, as in peft. */
@@ -409,12 +417,20 @@ const char *recipe_architecture_targets(enum recipe_architecture architecture);
 /* recipe_rotary_width - return the number of columns of a head that rotate. */
 int64_t recipe_rotary_width(const struct recipe *recipe);
 
+/* recipe_uses_long_factors - return whether rope_type longrope uses rope_long_factor. */
+bool recipe_uses_long_factors(const struct recipe *recipe);
+
+/* recipe_rope_factors - read the numbers of a list of factors, at most RECIPE_ROPE_FACTORS_MAX.
+ *
+ * Returns   the number of entries of the list */
+int64_t recipe_rope_factors(const char *list, double out[RECIPE_ROPE_FACTORS_MAX]);
+
 /* recipe_tensor_divisor - return the number that parallel.tensor must divide: the greatest common
  * divisor of the key-value heads (which divide the heads) and the inner width. */
 int64_t recipe_tensor_divisor(const struct recipe *recipe);
 
 /* recipe_rope_type_name - return the name of a rope type in recipes: "default", ... */
-const char *recipe_rope_type_name(enum recipe_rope_type type);
+const char *recipe_rope_type_name(enum rotary_kind type);
 
 /* recipe_list_next - copy the next entry of a list setting and advance the cursor.
  *

@@ -101,9 +101,9 @@ struct node {
 };
 
 enum recipe_yaml_form {
-    RECIPE_YAML_MAPPING,  /* a mapping; a string has one line */
-    RECIPE_YAML_ANY_KIND, /* a value of any kind; a string has one line */
-    RECIPE_YAML_LINES     /* a mapping; a string can have several lines and tabs */
+    RECIPE_YAML_MAPPING,  /* a mapping of sections; a string has one line */
+    RECIPE_YAML_ANY_KIND, /* a value of any kind, or none; a string has one line */
+    RECIPE_YAML_LINES     /* a value of any kind; a string can have several lines and tabs */
 };
 
 /* recipe_yaml_parse - parse the only document in text into a tree. `name` stands for the file in
@@ -123,13 +123,6 @@ bool recipe_yaml_is_control(const char *text);
 void recipe_yaml_free(struct node **node);
 
 /* ---- locations and errors ---- */
-
-enum location_kind { LOCATION_DEFAULT = 0, LOCATION_FILE, LOCATION_COMMAND_LINE };
-
-struct source_location {
-    enum location_kind kind;
-    int line, column;
-};
 
 /* State of the parser. */
 struct recipe_reader {
@@ -153,11 +146,6 @@ status recipe_fail(const struct recipe_reader *r, struct source_location locatio
  * Returns   STATUS_UNAVAILABLE */
 status recipe_fail_missing(const struct recipe_reader *r, struct source_location location,
                            const char *key, const char *name, const char *need);
-
-/* recipe_find_location - return the location of a setting of a parsed recipe.
- *
- * Units     index: in recipe_table */
-struct source_location recipe_find_location(const struct recipe *recipe, int index);
 
 /* ---- value.c: one value ---- */
 
@@ -210,6 +198,11 @@ void recipe_take_initial(struct recipe *recipe, const struct recipe *initial);
  *
  * Units     index: in recipe_table */
 bool recipe_has_default(const struct recipe *recipe, int index);
+
+/* recipe_check_longrope - check the numbers of entries of the factors of LongRoPE.
+ *
+ * Errors    STATUS_RECIPE */
+status recipe_check_longrope(const struct recipe *recipe);
 
 /* recipe_check_resolve - replace nulls that have a fallback, then check pairs of settings. */
 status recipe_check_resolve(const struct recipe_reader *r);

@@ -1,22 +1,11 @@
 /* The settings table: the only list of all recipe keys. Parsing, checks, `bireme plan`, the
- * resolved recipe and recipes/README.md use it. Its order is that of the resolved recipe. */
+ * resolved recipe and recipes/README.md use it. The resolved recipe has the same order. */
 #include "base/memory.h"
 #include "trainer/recipe/table_macros.h"
 
 const struct setting recipe_table[] = {
-    {"objective", SETTING_ENUM, FIELD(objective), "clm",
-     .choices = "clm|mlm|sft|dpo|reward|classify|regress|classify_tokens|answer|choose|embed|"
-                "seq2seq|denoise",
-     .description =
-         "Training objective. clm: causal language modeling; mlm: masked language modeling, with "
-         "next-sentence prediction if model.next_sentence is true; sft: supervised fine-tuning on "
-         "prompts and completions; dpo: direct preference optimization on chosen and rejected "
-         "responses; reward: reward modeling on the same pairs; classify: sequence classification "
-         "of a text or a text pair; regress: sequence regression; classify_tokens: token "
-         "classification; answer: extractive question answering; choose: multiple choice; embed: "
-         "sentence embeddings with a contrastive loss; seq2seq: targets from sources, such as "
-         "translations, with an encoder-decoder model; denoise: pretraining of such a model on "
-         "texts with noise"},
+    {"objective", SETTING_ENUM, FIELD(objective), "clm", .choices = OBJECTIVES,
+     .description = OBJECTIVE_DESCRIPTION},
     {"run_dir", SETTING_PATH, FIELD(run_dir), "null",
      .null = "runs/NAME, where NAME is the file name of the recipe without its suffix",
      .resume = true,
@@ -31,7 +20,7 @@ const struct setting recipe_table[] = {
          "(transformer_*). docs/reference/architectures.md lists their parts and objectives"},
     {"model.num_layers", SETTING_INTEGER, FIELD(model.num_layers), "12", WITHIN(1, 1000),
      .initial = INITIAL_SHAPE,
-     .description = "Number of transformer layers; of an encoder-decoder, those of the encoder"},
+     .description = "Number of transformer layers; in an encoder-decoder, of encoder layers"},
     {"model.num_decoder_layers", SETTING_INTEGER, FIELD(model.num_decoder_layers), "null",
      .null = "model.num_layers", WITHIN(1, 1000), .initial = INITIAL_SHAPE, .used = ENCODER_DECODER,
      .description = "Number of layers of the decoder of an encoder-decoder"},
@@ -44,13 +33,20 @@ const struct setting recipe_table[] = {
     {"model.scale_embedding", SETTING_BOOLEAN, FIELD(model.scale_embedding), "true",
      .initial = INITIAL_NUMERICS, .used = "model.architecture=marian|mbart",
      .description = "Whether the token embeddings are multiplied by sqrt(hidden_size)"},
+    {"model.share_encoder_decoder_embeddings", SETTING_BOOLEAN,
+     FIELD(model.share_encoder_decoder_embeddings), "true", .initial = INITIAL_SHAPE,
+     .used = "model.architecture=marian",
+     .description = "Whether the encoder and the decoder have one token table; false: one each"},
+    {"model.decoder_vocab_size", SETTING_INTEGER, FIELD(model.decoder_vocab_size), "null",
+     .null = "model.vocab_size", WITHIN(2, 16777216), .initial = INITIAL_SHAPE,
+     .used = "model.share_encoder_decoder_embeddings=false",
+     .description = "Number of token ids of the decoder, if targets have their own vocabulary"},
     {"model.final_logits_bias", SETTING_BOOLEAN, FIELD(model.final_logits_bias), "false",
      .initial = INITIAL_SHAPE, .used = "model.architecture=marian|bart|mbart",
      .description = "Whether a constant, which is not trained, is added to the logits"},
     {"model.relative_attention_num_buckets", SETTING_INTEGER,
      FIELD(model.relative_attention_num_buckets), "32", WITHIN(4, 128), .initial = INITIAL_SHAPE,
-     .used = "model.architecture=t5",
-     .description = "t5: number of buckets of distances for the relative position bias"},
+     .used = "model.architecture=t5", .description = "t5: buckets of the relative position bias"},
     {"model.relative_attention_max_distance", SETTING_INTEGER,
      FIELD(model.relative_attention_max_distance), "128", WITHIN(2, 1048576),
      .initial = INITIAL_NUMERICS, .used = "model.architecture=t5",
@@ -58,16 +54,13 @@ const struct setting recipe_table[] = {
     {"model.scale_decoder_outputs", SETTING_ENUM, FIELD(model.scale_decoder_outputs), "null",
      .null = "the value of tie_word_embeddings", .choices = "true|false",
      .initial = INITIAL_NUMERICS, .used = "model.architecture=t5",
-     .description =
-         "t5: whether the outputs of the decoder are divided by sqrt(hidden_size) (T5 1.0)"},
+     .description = "T5 1.0: whether outputs of the decoder are divided by sqrt(hidden_size)"},
     {"model.initializer_factor", SETTING_NUMBER, FIELD(model.initializer_factor), "1.0",
      ABOVE(0, 1e6), .used = "model.architecture=t5",
-     .description =
-         "t5: factor of T5's initial standard deviations. It replaces initializer_range"},
+     .description = "t5: factor of initial standard deviations, instead of initializer_range"},
     {"model.hidden_size", SETTING_INTEGER, FIELD(model.hidden_size), "768", WITHIN(1, 131072),
      .initial = INITIAL_SHAPE,
-     .description =
-         "Width of the hidden states. Without head_dim it must be a multiple of num_heads"},
+     .description = "Width of the hidden states; without head_dim, a multiple of num_heads"},
     {"model.embedding_size", SETTING_INTEGER, FIELD(model.embedding_size), "null",
      .null = "128 for albert, else hidden_size", WITHIN(1, 131072), .initial = INITIAL_SHAPE,
      .used = "model.architecture=albert",
@@ -101,8 +94,7 @@ const struct setting recipe_table[] = {
     {"model.query_pre_attn_scalar", SETTING_INTEGER, FIELD(model.query_pre_attn_scalar), "null",
      .null = "head_dim", WITHIN(1, 1000000), .initial = INITIAL_NUMERICS,
      .used = "model.architecture=gemma2|gemma3_text",
-     .description = "gemma2, gemma3_text: attention scores are divided by the square root of this "
-                    "number"},
+     .description = "gemma2, gemma3_text: scores are divided by the square root of this number"},
     {"model.attn_logit_softcapping", SETTING_NUMBER, FIELD(model.attn_logit_softcapping), "null",
      .null = "none", ABOVE(0, 1e6), .initial = INITIAL_NUMERICS, .used = FREE "|gemma2|gemma3_text",
      .description = "gemma2, gemma3_text, transformer_*: soft-cap c of scores: c tanh(s / c)"},
@@ -131,18 +123,14 @@ const struct setting recipe_table[] = {
      .initial = INITIAL_SHAPE, .used = FREE "|stablelm",
      .description = "stablelm, transformer_*: whether queries, keys and values have biases"},
     {"model.attention_bias", SETTING_BOOLEAN, FIELD(model.attention_bias), "false",
-     .initial = INITIAL_SHAPE,
-     .used = "model.architecture=llama|qwen3|gemma2|gemma3_text|smollm3|granite|olmo2|"
-             "modernbert|transformer_encoder|transformer_decoder",
-     .description =
-         "llama, qwen3, gemma2, gemma3_text, smollm3, granite, olmo2, modernbert, transformer_*: "
-         "whether queries, keys, values and the attention's output projection have biases"},
+     .initial = INITIAL_SHAPE, .used = ATTENTION_BIASED,
+     .description = "llama, qwen3, gemma2, gemma3_text, smollm3, granite, olmo, olmo2, modernbert, "
+                    "transformer_*: whether queries, keys, values and the attention's output "
+                    "projection have biases"},
     {"model.mlp_bias", SETTING_BOOLEAN, FIELD(model.mlp_bias), "false", .initial = INITIAL_SHAPE,
-     .used = "model.architecture=llama|smollm3|granite|modernbert|transformer_encoder|"
-             "transformer_decoder",
-     .description =
-         "llama, smollm3, granite, modernbert, transformer_*: whether the matrices of the "
-         "feed-forward layers have biases"},
+     .used = MLP_BIASED,
+     .description = "llama, smollm3, granite, modernbert, transformer_*: whether the feed-forward "
+                    "layers have biases"},
     {"model.rope_theta", SETTING_NUMBER, FIELD(model.rope_theta), "10000.0", ABOVE(1, 1e12),
      .initial = INITIAL_NUMERICS, .used = ROTARY,
      .description = "Rotary architectures: base of the rotary position embeddings"},
@@ -156,17 +144,17 @@ const struct setting recipe_table[] = {
      .description =
          "gemma3_text, modernbert, transformer_*: base of the rotary position embeddings in the "
          "layers with sliding_window, where rope_type does not apply"},
-    {"model.rope_type", SETTING_ENUM, FIELD(model.rope_type), "default",
-     .choices = "default|linear|llama3|yarn|dynamic", .initial = INITIAL_NUMERICS, .used = ROTARY,
+    {"model.rope_type", SETTING_ENUM, FIELD(model.rope_type), "default", .used = ROTARY,
+     .choices = "default|linear|llama3|yarn|dynamic|longrope", .initial = INITIAL_NUMERICS,
      .description =
          "Rotary architectures: scaling of the rotary position embeddings for longer sequences. "
          "linear: every frequency is divided by rope_factor; llama3: only low frequencies are "
          "divided, as in Llama 3.1 and later; yarn: the same, and attention is sharpened (YaRN); "
-         "dynamic: the base increases with max_position_embeddings (dynamic NTK)"},
+         "dynamic: the base increases with max_position_embeddings (dynamic NTK); longrope: each "
+         "frequency is divided by a number of rope_short_factor or rope_long_factor (Phi-3)"},
     {"model.rope_factor", SETTING_NUMBER, FIELD(model.rope_factor), "1.0", WITHIN(1, 1e6),
-     .initial = INITIAL_NUMERICS, .used = "model.rope_type=linear|llama3|yarn|dynamic",
-     .description =
-         "rope_type other than default: scaling factor of the rotary position embeddings"},
+     .initial = INITIAL_NUMERICS, .used = "model.rope_type=linear|llama3|yarn|dynamic|longrope",
+     .description = "rope_type other than default: new context length divided by the original one"},
     {"model.rope_low_freq_factor", SETTING_NUMBER, FIELD(model.rope_low_freq_factor), "1.0",
      WITHIN(0, 1e6), .initial = INITIAL_NUMERICS, .used = "model.rope_type=llama3",
      .description = "rope_type llama3: frequencies with at most this number of periods within "
@@ -184,14 +172,15 @@ const struct setting recipe_table[] = {
      .description = "rope_type yarn: frequencies with at most this number of periods within "
                     "rope_original_positions are divided by rope_factor"},
     {"model.rope_attention_factor", SETTING_NUMBER, FIELD(model.rope_attention_factor), "null",
-     .null = "0.1 ln(rope_factor) + 1", ABOVE(0, 1e6), .initial = INITIAL_NUMERICS,
-     .used = "model.rope_type=yarn",
-     .description = "rope_type yarn: factor of rotated queries and keys"},
+     .null = "yarn: 0.1 ln(f) + 1; longrope: square root of 1 + ln(f) / ln(o); f is rope_factor",
+     ABOVE(0, 1e6), .initial = INITIAL_NUMERICS, .used = "model.rope_type=yarn|longrope",
+     .description = "rope_type yarn and longrope: factor of rotated queries and keys"},
+    ROPE_FACTORS(rope_short_factor, "at most"),
+    ROPE_FACTORS(rope_long_factor, "above"),
     {"model.rope_original_positions", SETTING_INTEGER, FIELD(model.rope_original_positions), "null",
      .null = "the value of max_position_embeddings", WITHIN(1, 1048576),
-     .initial = INITIAL_NUMERICS, .used = "model.rope_type=llama3|yarn|dynamic",
-     .description = "rope_type llama3, yarn and dynamic: context length before the extension "
-                    "(original_max_position_embeddings)"},
+     .initial = INITIAL_NUMERICS, .used = "model.rope_type=llama3|yarn|dynamic|longrope",
+     .description = "Context length before the extension, o (original_max_position_embeddings)"},
     {"model.intermediate_size", SETTING_INTEGER, FIELD(model.intermediate_size), "null",
      .null = "4 times hidden_size", WITHIN(1, 1048576), .initial = INITIAL_SHAPE,
      .description = "Inner width of the feed-forward layers"},
@@ -203,36 +192,38 @@ const struct setting recipe_table[] = {
      .description = "Number of token ids. Internal padding of the embedding is not counted"},
     {"model.dropout", SETTING_NUMBER, FIELD(model.dropout), "0.0", BELOW(0, 1),
      .description = "Dropout probability of the embeddings and of the outputs of each attention "
-                    "and feed-forward block"},
+                    "and feed-forward block; t5: also of the inner features and the stacks"},
     {"model.attention_dropout", SETTING_NUMBER, FIELD(model.attention_dropout), "null",
      .null = "the value of dropout", .null_value = -1, BELOW(0, 1),
      .description = "Dropout probability of the attention weights"},
+    {"model.activation_dropout", SETTING_NUMBER, FIELD(model.activation_dropout), "0.0",
+     BELOW(0, 1), .used = "model.architecture=marian|bart|mbart",
+     .description = "marian, bart, mbart: dropout probability of the inner feed-forward features"},
     {"model.layer_norm_epsilon", SETTING_NUMBER, FIELD(model.layer_norm_epsilon), "1.0e-05",
      ABOVE(0, 1), .initial = INITIAL_NUMERICS,
      .description = "Epsilon that the normalization layers add to the variance"},
     {"model.activation", SETTING_ENUM, FIELD(model.activation), "gelu_tanh",
      .choices = "gelu_tanh|gelu_erf|relu|relu2|silu", .initial = INITIAL_NUMERICS,
-     .used = "model.architecture=gpt2|bert|roberta|openai-gpt|gemma2|gemma3_text|distilbert|"
-             "megatron-bert|modernbert|albert|transformer_encoder|transformer_decoder|marian|t5|"
-             "bart|mbart",
+     .used = ACTIVATED,
      .description =
          "Activation function of the feed-forward layers. gelu_tanh is gelu_new in Hugging Face "
          "configurations (GPT-2) and gelu_pytorch_tanh (Gemma), gelu_erf is gelu, relu2 is the "
          "square of relu. gemma2, gemma3_text and modernbert accept the two GELUs. The other "
          "rotary architectures always use SwiGLU"},
     {"model.norm_placement", SETTING_ENUM, FIELD(model.norm_placement), "null",
-     .null = "post for the families that accept this key, else that of the architecture",
+     .null = "post for the families that accept this key, else set by the architecture",
      .choices = "pre|post|branch|both", .initial = INITIAL_SHAPE, .used = FREE,
      .description =
          "transformer_*: place of the norms. pre: before each sub-layer, and a final one "
          "(GPT-2). post: after each residual sum (BERT). branch: on the output of each sub-layer "
          "before the sum (OLMo 2). both: pre and branch (Gemma)"},
     {"model.norm_type", SETTING_ENUM, FIELD(model.norm_type), "null",
-     .null = "layernorm for the families that accept this key, else that of the architecture",
-     .choices = "layernorm|rmsnorm", .initial = INITIAL_SHAPE, .used = FREE,
-     .description = "transformer_*: kind of the norms"},
+     .null = "layernorm for the families that accept this key, else set by the architecture",
+     .choices = "layernorm|rmsnorm|nonparametric_layernorm", .initial = INITIAL_SHAPE, .used = FREE,
+     .description = "transformer_*: kind of the norms. nonparametric_layernorm: LayerNorm without "
+                    "weights and biases (OLMo 1)"},
     {"model.position_embedding_type", SETTING_ENUM, FIELD(model.position_embedding_type), "null",
-     .null = "sinusoidal for the families that accept this key, else that of the architecture",
+     .null = "sinusoidal for the families that accept this key, else set by the architecture",
      .choices = "learned|sinusoidal|rotary|none", .initial = INITIAL_SHAPE, .used = FREE,
      .description =
          "transformer_*: positions. learned: a table of embeddings; sinusoidal: fixed sines and "
@@ -260,8 +251,7 @@ const struct setting recipe_table[] = {
      .initial = INITIAL_DEFAULT, .used = "model.architecture=bert|megatron-bert|albert",
      .description =
          "bert, megatron-bert, albert: whether the model has a pooler and, with objective mlm, a "
-         "loss of two labels: next-sentence prediction, or the order of the segments if the "
-         "shards were prepared with --sentence-order"},
+         "loss of two labels: next-sentence prediction, or segment order (--sentence-order)"},
     {"model.num_labels", SETTING_INTEGER, FIELD(model.num_labels), "null",
      .null = "the number in data.train", WITHIN(1, 10000),
      .used = "objective=classify|classify_tokens|choose",
@@ -270,9 +260,8 @@ const struct setting recipe_table[] = {
      .resume = true,
      .description =
          "Checkpoint or run folder of the initial weights. Settings of the model that the recipe "
-         "does not give come from it, except dropout, attention_dropout, initializer_range and "
-         "num_labels. A head that the checkpoint does not contain is initialized at random; a "
-         "head that the objective does not use is ignored"},
+         "does not give come from it, except dropout rates, initializer_range and num_labels. A "
+         "missing head is initialized at random; an unused head is ignored"},
     {"model.ignore_mismatched_tokenizer", SETTING_BOOLEAN, FIELD(model.ignore_mismatched_tokenizer),
      "false", .resume = true,
      .description =
@@ -288,8 +277,8 @@ const struct setting recipe_table[] = {
      .used = "adapter.type=lora", .description = "Rank of the adapter matrices (r in peft)"},
     {"adapter.alpha", SETTING_NUMBER, FIELD(adapter.alpha), "8.0", ABOVE(0, 1e6),
      .used = "adapter.type=lora",
-     .description = "Scaling of the adapters: their output is multiplied by alpha / rank "
-                    "(lora_alpha in peft)"},
+     .description =
+         "The output of the adapters is multiplied by alpha / rank (lora_alpha in peft)"},
     {"adapter.rslora", SETTING_BOOLEAN, FIELD(adapter.rslora), "false", .used = "adapter.type=lora",
      .description =
          "Whether the scaling is alpha / sqrt(rank) instead of alpha / rank (use_rslora in peft)"},
@@ -316,15 +305,14 @@ const struct setting recipe_table[] = {
      .description = "Checkpoint of the frozen base model. A LoRA checkpoint stores this path"},
     {"adapter.base_weights", SETTING_TEXT, FIELD(adapter.base_weights), "null",
      .null = "no comparison",
-     .description = "Fingerprint of the base model; a base model with other weights is refused. A "
-                    "LoRA checkpoint stores it"},
+     .description = "The base model must have this fingerprint. LoRA checkpoints store it"},
 
     {"data.tokenizer", SETTING_PATH, FIELD(data.tokenizer), "null",
      .null = "no tokenizer; model.vocab_size must be set", .resume = true,
      .description = "Folder of the tokenizer"},
     {"data.train", SETTING_SOURCES, FIELD(data.train), "null",
      .null = "none; only plan and bench accept this", .resume = true,
-     .description = "Training shards: a path or glob, or a list of {path, weight} for a mixture"},
+     .description = "Training shards: a path or glob, or a list of {path, weight, language}"},
     {"data.validation", SETTING_PATH, FIELD(data.validation), "null", .null = "no evaluation",
      .resume = true, .description = "Validation shards: a path or glob"},
     {"data.sequence_length", SETTING_INTEGER, FIELD(data.sequence_length), "null",
@@ -336,8 +324,16 @@ const struct setting recipe_table[] = {
      .description = "classify and regress: every example has two texts. train sets it from the "
                     "shards; classify and evaluate then refuse single texts"},
     {"data.shuffle", SETTING_BOOLEAN, FIELD(data.shuffle), "true",
-     .description = "Whether training sequences are drawn in random order. If false, the order is "
-                    "that of the shards"},
+     .description = "Whether training sequences are drawn in random order. If false, they "
+                    "follow the order of the shards"},
+    {"data.mixing", SETTING_ENUM, FIELD(data.mixing), "weight", .choices = "weight|examples",
+     .description = MIXING_DESCRIPTION},
+    {"data.mixing_maximum", SETTING_INTEGER, FIELD(data.mixing_maximum), "null", .null = "no limit",
+     WITHIN(1, 1e15), .used = "data.mixing=examples",
+     .description = "Maximum of weight * examples in the rate of a source"},
+    {"data.mixing_temperature", SETTING_NUMBER, FIELD(data.mixing_temperature), "1.0",
+     ABOVE(0, 1e6), .used = "data.mixing=examples",
+     .description = "Rates have the exponent 1 / this number; a larger one makes them more equal"},
 
     {"sft.packing", SETTING_ENUM, FIELD(sft.packing), "none",
      .choices = "none|bfd|bfd_split|wrapped", .used = "objective=sft",
@@ -385,10 +381,9 @@ const struct setting recipe_table[] = {
     {"denoise.noise", SETTING_ENUM, FIELD(denoise.noise), "span_corruption",
      .choices = "span_corruption|bart|ul2|prefix_lm", .used = "objective=denoise",
      .description =
-         "Corruption of the texts: that of T5, that of BART, the seven denoisers of UL2, or a "
-         "prefix "
-         "of random length as the source. Sentinels are <extra_id_0>, ... of the tokenizer, else "
-         "the last ids of a larger vocabulary"},
+         "Corruption of the texts. span_corruption: as in T5; bart: as in BART; ul2: the seven "
+         "denoisers of UL2; prefix_lm: the source is a prefix of random length. Sentinels are "
+         "<extra_id_0>, ... of the tokenizer, else the last ids of a larger vocabulary"},
     {"denoise.noise_density", SETTING_NUMBER, FIELD(denoise.noise_density), "null",
      .null = "0.3 for bart, else 0.15", .used = "denoise.noise=span_corruption|bart",
      .range = {.min = 0, .max = 1, .exclusive_min = true, .exclusive_max = true},
@@ -500,9 +495,10 @@ const struct setting recipe_table[] = {
          "restored: bias correction and schedule start at step 0. Requires model.init_from"},
 
     {"schedule.name", SETTING_ENUM, FIELD(schedule.name), "cosine",
-     .choices = "constant|linear|cosine|polynomial|wsd|polynomial_nvidia",
+     .choices = "constant|linear|cosine|polynomial|wsd|polynomial_nvidia|inverse_sqrt",
      .description = "Learning rate schedule after the warm-up. wsd: warmup-stable-decay; "
-                    "polynomial_nvidia: a polynomial decay that also counts the warm-up steps"},
+                    "polynomial_nvidia: a polynomial decay that also counts the warm-up steps; "
+                    "inverse_sqrt: proportional to 1 / sqrt(step), as in transformers"},
     {"schedule.warmup_steps", SETTING_INTEGER, FIELD(schedule.warmup_steps), "null",
      .null = "given by warmup_ratio, or 0 if that is null too", .null_value = -1,
      WITHIN(0, STEPS_MAX), .description = "Number of steps of the linear warm-up"},
@@ -568,7 +564,7 @@ const struct setting recipe_table[] = {
     {"train.cuda_graphs", SETTING_BOOLEAN, FIELD(train.cuda_graphs), "false", .resume = true,
      .description = "GPU: whether kernels of repeated micro-batches are launched as CUDA graphs; "
                     "the results are bitwise identical. Intended for small models and batches that "
-                    "are limited by launch latency. The speed on GPUs has not been measured yet"},
+                    "are limited by launch latency"},
     {"train.peak_tflops", SETTING_NUMBER, FIELD(train.peak_tflops), "null",
      .null = "by the name of the GPU, or unknown", ABOVE(0, 1e6), .resume = true,
      .description =
@@ -581,15 +577,20 @@ const struct setting recipe_table[] = {
     {"train.freeze_layers", SETTING_INTEGER, FIELD(train.freeze_layers), "0", WITHIN(0, 1000),
      .description = "Number of layers to freeze, counted from the first"},
 
+    {"fp8.recipe", SETTING_ENUM, FIELD(fp8.recipe), "delayed", .choices = "delayed|rowwise",
+     .resume = true, .used = FP8,
+     .description = "delayed: a scale for each operand, from past steps; rowwise: a scale for each "
+                    "row or column, from its elements (of the GPUs, only Hopper supports it)"},
     {"fp8.amax_history", SETTING_INTEGER, FIELD(fp8.amax_history), "1024", WITHIN(1, 65536),
-     .used = FP8, .description = "Number of past steps that set the scale of an operand"},
+     .used = "fp8.recipe=delayed",
+     .description = "Number of past steps that set the scale of an operand"},
     {"fp8.first_last_layers_bf16", SETTING_BOOLEAN, FIELD(fp8.first_last_layers_bf16), "true",
      .used = FP8, .description = "Whether the first and the last layer stay in bf16"},
 
     {"dpo.loss_type", SETTING_LIST, FIELD(dpo.loss_type), "sigmoid", .choices = LOSS_TYPES,
      .used = "objective=dpo",
      .description = "Type of the preference loss, one name or a list for a weighted sum. The "
-                    "losses are those of TRL (trainer/objective/preference.h)"},
+                    "losses are defined as in TRL (trainer/objective/preference.h)"},
     {"dpo.loss_weights", SETTING_LIST, FIELD(dpo.loss_weights), "null", .null = "every weight is 1",
      WITHIN(0, 1e6), .used = "objective=dpo", .description = "Weight of each entry of loss_type"},
     {"dpo.beta", SETTING_NUMBER, FIELD(dpo.beta), "0.1", ABOVE(0, 1e6), .used = "objective=dpo",
@@ -613,7 +614,7 @@ const struct setting recipe_table[] = {
     {"answer.no_answer_threshold", SETTING_NUMBER, FIELD(answer.no_answer_threshold), "0.0",
      WITHIN(-1e9, 1e9), .resume = true, .used = "objective=answer",
      .description = "A question is predicted to have no answer if the score of no answer exceeds "
-                    "that of the best span by more than this value (null_score_diff_threshold in "
+                    "the best span's score by more than this value (null_score_diff_threshold in "
                     "transformers). 1e9: every question has an answer, as in SQuAD 1.1"},
 
     {"evaluate.every", SETTING_INTEGER, FIELD(evaluate.every), "null",
@@ -648,12 +649,12 @@ const struct setting recipe_table[] = {
                     "sources, and compute bleu, chrf, rouge1, rouge2, rougeL, rougeLsum and "
                     "exact_match (predict_with_generate in transformers)"},
     {"evaluate.generation_max_length", SETTING_INTEGER, FIELD(evaluate.generation_max_length),
-     "null", .null = "that of generation_config.json of the tokenizer, else 129",
+     "null", .null = "the value in the tokenizer's generation_config.json, else 129",
      WITHIN(2, 1000000), .resume = true, .used = "evaluate.generate=true",
      .description = "Maximum number of tokens of a generated target with its start token, as in "
                     "transformers. A target also ends at data.sequence_length tokens"},
     {"evaluate.generation_num_beams", SETTING_INTEGER, FIELD(evaluate.generation_num_beams), "null",
-     .null = "that of generation_config.json of the tokenizer, else 1", WITHIN(1, 256),
+     .null = "the value in the tokenizer's generation_config.json, else 1", WITHIN(1, 256),
      .resume = true, .used = "evaluate.generate=true",
      .description = "Number of beams. 1: always the most probable token"},
 
@@ -669,8 +670,7 @@ const struct setting recipe_table[] = {
                     "data.sequence_length tokens with its prompt"},
     {"generate.temperature", SETTING_NUMBER, FIELD(generate.temperature), "0.0", WITHIN(0, 100),
      .resume = true, .used = "generate.prompt",
-     .description = "Temperature of the samples. 0: greedy decoding. The random numbers depend on "
-                    "seed"},
+     .description = "Temperature of the samples. 0: greedy. Random numbers depend on seed"},
 
     {"checkpoint.every", SETTING_INTEGER, FIELD(checkpoint.every), "1000", WITHIN(0, STEPS_MAX),
      .resume = true,

@@ -1,5 +1,4 @@
-/* One value of a recipe: from a YAML node to the field in struct recipe, and back to a string. */
-#include <inttypes.h>
+/* One value of a recipe: from a YAML node to the field in struct recipe. */
 #include <stdarg.h>
 #include <string.h>
 
@@ -24,11 +23,6 @@ int recipe_value_choices(const char *choices, char *text, const char **out)
 static void *get_field(const struct setting *setting, struct recipe *recipe)
 {
     return (char *)recipe + setting->offset;
-}
-
-static const void *get_const_field(const struct setting *setting, const struct recipe *recipe)
-{
-    return (const char *)recipe + setting->offset;
 }
 
 /* Raises an error with the message "location: key: reason".
@@ -74,23 +68,20 @@ status recipe_fail_missing(const struct recipe_reader *r, struct source_location
     RAISE(STATUS_UNAVAILABLE, "%s", note.text);
 }
 
-struct source_location recipe_find_location(const struct recipe *recipe, int index)
+/* Returns the location of a setting of a parsed recipe. */
+static struct source_location find_location(const struct recipe *recipe, const char *key)
 {
-    const struct recipe_location *l = &recipe->origin.locations[index];
-    enum location_kind kind = l->line > 0    ? LOCATION_FILE
-                              : l->line == 0 ? LOCATION_DEFAULT
-                                             : LOCATION_COMMAND_LINE;
-    return (struct source_location){kind, l->line, l->column};
+    return recipe->origin.locations[recipe_table_find(key)];
 }
 
 bool recipe_is_given(const struct recipe *recipe, const char *key)
 {
-    return recipe->origin.locations[recipe_table_find(key)].line != 0;
+    return find_location(recipe, key).kind != LOCATION_DEFAULT;
 }
 
 bool recipe_is_on_command_line(const struct recipe *recipe, const char *key)
 {
-    return recipe_find_location(recipe, recipe_table_find(key)).kind == LOCATION_COMMAND_LINE;
+    return find_location(recipe, key).kind == LOCATION_COMMAND_LINE;
 }
 
 status recipe_raise(const struct recipe *recipe, status code, const char *key, const char *format,
@@ -98,7 +89,7 @@ status recipe_raise(const struct recipe *recipe, status code, const char *key, c
 {
     va_list arguments;
     va_start(arguments, format);
-    struct source_location location = recipe_find_location(recipe, recipe_table_find(key));
+    struct source_location location = find_location(recipe, key);
     status result = raise_at(recipe->origin.name, location, code, key, format, arguments);
     va_end(arguments);
     return result;
@@ -153,8 +144,7 @@ static const char *kind_name(enum setting_kind kind)
     return "a string";
 }
 
-/* Writes "must be in (0, 1]", or "must be above 0 and at most 1e9" for a large
- * maximum. */
+/* Writes "must be in (0, 1]", or "must be above 0 and at most 1e9" for a large maximum. */
 static void describe_range(const struct setting *s, char *out, size_t bytes)
 {
     const struct number_range *range = &s->range;
@@ -181,8 +171,8 @@ static status set_number(const struct recipe_reader *r, struct source_location l
     char reason[TEXT_REASON_BYTES];
     if (node->kind == NODE_QUOTED) {
         return recipe_fail(r, location, setting->key,
-                           "\"%.40s\" is a string, but %s is required; remove the quotes",
-                           node->text, kind_name(setting->kind));
+                           "'%.40s' is a string, but %s is required; remove the quotes", node->text,
+                           kind_name(setting->kind));
     }
     void *field = get_field(setting, r->recipe);
     int64_t integer = 0;
@@ -223,7 +213,7 @@ static status set_boolean(const struct recipe_reader *r, struct source_location 
     return STATUS_OK;
 }
 
-/* Requires a string; reject a number or boolean without quotes. */
+/* Requires a string; rejects a number or boolean without quotes. */
 static status check_text(const struct recipe_reader *r, struct source_location location,
                          const char *key, const struct node *node, size_t bytes)
 {
@@ -238,8 +228,8 @@ static status check_text(const struct recipe_reader *r, struct source_location l
     if (node->kind == NODE_PLAIN &&
         (text_to_number(node->text, &number, reason) || strcmp(node->text, "true") == 0 ||
          strcmp(node->text, "false") == 0)) {
-        return recipe_fail(r, location, key, "%.40s is not a string; write \"%.40s\" with quotes",
-                           node->text, node->text);
+        return recipe_fail(r, location, key, "'%.40s' is not a string; put it in quotes",
+                           node->text);
     }
     if (strlen(node->text) >= bytes) {
         return recipe_fail(r, location, key, "the string has %zu bytes; at most %zu are accepted",
@@ -308,7 +298,9 @@ static status set_choice(const struct recipe_reader *r, struct source_location l
 
 /* ---- data.train ---- */
 
-static const char *const source_keys[] = {"path", "weight"};
+enum { SOURCE_PATH, SOURCE_WEIGHT, SOURCE_LANGUAGE, SOURCE_KEYS };
+
+static const char *const source_keys[SOURCE_KEYS] = {"path", "weight", "language"};
 
 static status set_weight(const struct recipe_reader *r, struct source_location location,
                          const struct node *node, double *out)
@@ -333,27 +325,32 @@ static struct source_location locate_node(struct source_location parent, int lin
 }
 
 static status set_source_key(const struct recipe_reader *r, struct source_location location,
-                             const struct node *node, struct recipe_source *source, bool seen[2])
+                             const struct node *node, struct recipe_source *source, bool seen[])
 {
     struct source_location key_location = locate_node(location, node->key_line, node->key_column);
     struct source_location value_location = locate_node(location, node->line, node->column);
     int index = -1;
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < SOURCE_KEYS; i++) {
         index = strcmp(node->key, source_keys[i]) == 0 ? i : index;
     }
     if (index < 0) {
-        int nearest = text_nearest(node->key, source_keys, 2);
+        int nearest = text_nearest(node->key, source_keys, SOURCE_KEYS);
         return recipe_fail(r, key_location, "data.train",
-                           "unknown key '%.40s'; the keys are path and weight%s%s%s", node->key,
-                           nearest >= 0 ? "; did you mean '" : "",
+                           "unknown key '%.40s'; the keys are path, weight and language%s%s%s",
+                           node->key, nearest >= 0 ? "; did you mean '" : "",
                            nearest >= 0 ? source_keys[nearest] : "", nearest >= 0 ? "'?" : "");
     }
     if (seen[index]) {
         return recipe_fail(r, key_location, "data.train", "%s is given twice", node->key);
     }
     seen[index] = true;
-    if (index == 1) {
+    if (index == SOURCE_WEIGHT) {
         return set_weight(r, value_location, node, &source->weight);
+    }
+    if (index == SOURCE_LANGUAGE) {
+        TRY(check_text(r, value_location, "data.train.language", node, sizeof source->language));
+        memcpy(source->language, node->text, strlen(node->text));
+        return STATUS_OK;
     }
     TRY(check_text(r, value_location, "data.train.path", node, sizeof source->path));
     memcpy(source->path, node->text, strlen(node->text));
@@ -363,7 +360,7 @@ static status set_source_key(const struct recipe_reader *r, struct source_locati
 static status set_source(const struct recipe_reader *r, struct source_location location,
                          const struct node *node, struct recipe_source *source)
 {
-    bool seen[2] = {false, false};
+    bool seen[SOURCE_KEYS] = {false};
     struct source_location node_location = locate_node(location, node->line, node->column);
     memset(source, 0, sizeof *source);
     source->weight = 1.0;
@@ -374,7 +371,7 @@ static status set_source(const struct recipe_reader *r, struct source_location l
     for (const struct node *pair = node->first; pair != NULL; pair = pair->next) {
         TRY(set_source_key(r, location, pair, source, seen));
     }
-    if (!seen[0]) {
+    if (!seen[SOURCE_PATH]) {
         return recipe_fail(r, node_location, "data.train", "an entry has no path");
     }
     return STATUS_OK;
@@ -464,7 +461,7 @@ static status check_choice(const struct recipe_reader *r, struct source_location
     return fail_choice(r, location, setting, entry, choices, count);
 }
 
-/* Checks a list entry and write it as stored: the name, or the formatted number. */
+/* Checks a list entry and writes it as stored: the name, or the formatted number. */
 static status read_entry(const struct recipe_reader *r, struct source_location location,
                          const struct setting *setting, const struct node *node,
                          char out[RECIPE_PATH_BYTES])
@@ -500,7 +497,7 @@ static status read_entry(const struct recipe_reader *r, struct source_location l
 static status set_list(const struct recipe_reader *r, struct source_location location,
                        const struct setting *setting, const struct node *node)
 {
-    char text[2 * RECIPE_PATH_BYTES] = "", entry[RECIPE_PATH_BYTES];
+    char text[RECIPE_ROPE_LIST_BYTES] = "", entry[RECIPE_PATH_BYTES]; /* the longest list */
     const struct node *first = recipe_node_is_scalar(node) ? node : node->first;
     if (first == NULL || node->kind == NODE_MAPPING) {
         return recipe_fail(r, location, setting->key, "must be %s", kind_name(setting->kind));
@@ -589,104 +586,4 @@ void recipe_value_set_default(const struct setting *setting, struct recipe *reci
     const struct recipe_reader reading = {.name = "the settings table", .recipe = recipe};
     recipe_value_set(&reading, (struct source_location){0}, setting,
                      &node); /* a test sets every default */
-}
-
-/* ---- back to text ---- */
-
-static bool is_safe(const char *text)
-{
-    static const char safe[] =
-        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./-*";
-    char reason[TEXT_REASON_BYTES];
-    double number;
-    return strspn(text, safe) == strlen(text) && strchr("*-", text[0]) == NULL &&
-           !text_to_number(text, &number, reason) && strcmp(text, "true") != 0 &&
-           strcmp(text, "false") != 0 && strcmp(text, "null") != 0;
-}
-
-char *recipe_value_quote(const char *text, bool json, char *out)
-{
-    if (text[0] == '\0') {
-        return strcpy(out, "null");
-    }
-    if (!json && is_safe(text)) {
-        return strcpy(out, text);
-    }
-    char *to = out;
-    *to++ = '"';
-    for (const char *c = text; *c != '\0'; c++) {
-        if (*c == '"' || *c == '\\') {
-            *to++ = '\\';
-        }
-        *to++ = *c;
-    }
-    *to++ = '"';
-    *to = '\0';
-    return out;
-}
-
-/* Writes a single entry, or several entries in brackets. */
-static char *format_list(const struct setting *setting, const char *list, bool json, char *out)
-{
-    char entry[RECIPE_PATH_BYTES], quoted[2 * RECIPE_PATH_BYTES + 3];
-    bool is_number = setting->kind == SETTING_LIST && setting->choices == NULL;
-    bool several = strchr(list, ',') != NULL;
-    size_t used = 0;
-    for (const char *cursor = list; recipe_list_next(&cursor, entry, sizeof entry);) {
-        const char *text = is_number ? entry : recipe_value_quote(entry, json, quoted);
-        used += (size_t)snprintf(out + used, RECIPE_VALUE_BYTES - used, "%s%s",
-                                 used > 0  ? ", "
-                                 : several ? "["
-                                           : "",
-                                 text);
-    }
-    snprintf(out + used, RECIPE_VALUE_BYTES - used, "%s", several ? "]" : used == 0 ? "null" : "");
-    return out;
-}
-
-static char *format_enum(const struct setting *setting, unsigned value, bool json, char *out)
-{
-    char text[CHOICES_BYTES];
-    const char *choices[CHOICES_MAX];
-    int count = recipe_value_choices(setting->choices, text, choices);
-    unsigned index = setting->null != NULL ? value - 1 : value; /* null wraps around */
-    return recipe_value_quote(index < (unsigned)count ? choices[index] : "", json, out);
-}
-
-char *recipe_value_format(const struct setting *setting, const struct recipe *recipe, bool json,
-                          char *out)
-{
-    const void *field = get_const_field(setting, recipe);
-    switch (setting->kind) {
-    case SETTING_INTEGER: {
-        int64_t value = *(const int64_t *)field;
-        if (setting->null != NULL && value == (int64_t)setting->null_value) {
-            return strcpy(out, "null");
-        }
-        snprintf(out, RECIPE_VALUE_BYTES, "%" PRId64, value);
-        return out;
-    }
-    case SETTING_NUMBER: {
-        double value = *(const double *)field;
-        if (setting->null != NULL && value == setting->null_value) {
-            return strcpy(out, "null");
-        }
-        return text_from_number(value, out);
-    }
-    case SETTING_BOOLEAN:
-        return strcpy(out, *(const bool *)field ? "true" : "false");
-    case SETTING_ENUM: {
-        unsigned value;
-        memcpy(&value, field, sizeof value);
-        return format_enum(setting, value, json, out);
-    }
-    case SETTING_LIST:
-    case SETTING_PATHS:
-        return format_list(setting, field, json, out);
-    case SETTING_TEXT:
-    case SETTING_PATH:
-    case SETTING_SOURCES:
-        break;
-    }
-    return recipe_value_quote(field, json, out);
 }

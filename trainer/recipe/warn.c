@@ -82,8 +82,9 @@ static void warn_unused(const struct recipe *recipe)
     size_t used = 0;
     int count = 0;
     for (int i = 0; i < recipe_table_count; i++) {
-        const char *failed =
-            recipe->origin.locations[i].line != 0 ? recipe_find_failed_condition(recipe, i) : NULL;
+        const char *failed = recipe->origin.locations[i].kind != LOCATION_DEFAULT
+                                 ? recipe_find_failed_condition(recipe, i)
+                                 : NULL;
         if (failed == NULL || recipe_has_default(recipe, i)) {
             continue;
         }
@@ -104,12 +105,9 @@ static void warn_untrained_positions(const struct recipe *recipe)
 {
     int64_t positions = recipe->model.max_position_embeddings;
     int64_t trained = recipe->data.sequence_length;
-    enum recipe_architecture architecture = recipe->model.architecture;
-    bool learned = recipe_architecture_is_free(architecture)
-                       ? recipe->model.position_embedding_type == POSITION_LEARNED
-                       : !recipe_architecture_is_rotary(architecture);
-    if (trained < positions && recipe->model.init_from[0] == '\0' && learned &&
-        !recipe_architecture_is_encoder(architecture)) {
+    if (trained < positions && recipe->model.init_from[0] == '\0' &&
+        recipe_has_position_table(recipe) &&
+        !recipe_architecture_is_encoder(recipe->model.architecture)) {
         log_warning("POSITIONS",
                     "model.max_position_embeddings is %" PRId64 ", but data.sequence_length is "
                     "%" PRId64 ": the learned positions after the first %" PRId64 " remain random; "

@@ -25,7 +25,8 @@ static bool is_same_section(const char *a, const char *b)
 
 static bool is_single_source(const struct recipe *recipe)
 {
-    return recipe->data.train_count == 1 && recipe->data.train[0].weight == 1.0;
+    const struct recipe_source *first = &recipe->data.train[0];
+    return recipe->data.train_count == 1 && first->weight == 1.0 && first->language[0] == '\0';
 }
 
 static void write_sources(const struct recipe *recipe, FILE *file)
@@ -39,9 +40,12 @@ static void write_sources(const struct recipe *recipe, FILE *file)
     fprintf(file, "  train:\n");
     for (int i = 0; i < recipe->data.train_count; i++) {
         const struct recipe_source *source = &recipe->data.train[i];
-        fprintf(file, "    - {path: %s, weight: %s}\n",
-                recipe_value_quote(source->path, true, text),
+        fprintf(file, "    - {path: %s, weight: %s", recipe_value_quote(source->path, true, text),
                 text_from_number(source->weight, weight));
+        if (source->language[0] != '\0') {
+            fprintf(file, ", language: %s", recipe_value_quote(source->language, true, text));
+        }
+        fprintf(file, "}\n");
     }
 }
 
@@ -74,12 +78,17 @@ static void visit_sources(const struct recipe *recipe, recipe_visitor visit, voi
         return;
     }
     for (int i = 0; i < recipe->data.train_count; i++) {
-        char json[RECIPE_VALUE_BYTES + 64];
+        char json[RECIPE_VALUE_BYTES + 64 + 6 * RECIPE_LANGUAGE_BYTES];
         char weight[TEXT_NUMBER_BYTES];
         const struct recipe_source *source = &recipe->data.train[i];
-        snprintf(json, sizeof json, "{\"path\": %s, \"weight\": %s}",
-                 recipe_value_quote(source->path, true, text),
-                 text_from_number(source->weight, weight));
+        int used = snprintf(json, sizeof json, "{\"path\": %s, \"weight\": %s",
+                            recipe_value_quote(source->path, true, text),
+                            text_from_number(source->weight, weight));
+        if (source->language[0] != '\0') {
+            used += snprintf(json + used, sizeof json - (size_t)used, ", \"language\": %s",
+                             recipe_value_quote(source->language, true, text));
+        }
+        snprintf(json + used, sizeof json - (size_t)used, "}");
         visit(user, "data.train[]", json);
     }
 }
@@ -181,15 +190,14 @@ static void write_introduction(FILE *file)
                   "A recipe is one YAML file that describes one job:\n\n"
                   "    bireme train recipes/NAME.yaml [section.key=value ...]\n\n");
     write_paragraph(
-        "Settings on the command line override those of the file; if a key is given "
-        "more than once there, the last value applies. train.max_steps and train.epochs "
-        "are alternatives, and so are schedule.warmup_steps and schedule.warmup_ratio: "
-        "one on the command line replaces the other in the file. The program checks "
-        "all settings "
-        "before any work begins. An unknown or repeated key, a wrong type, a value out "
-        "of range or two conflicting settings end it with exit code 78. The message "
-        "contains file, line, column, key and reason. The run folder stores the "
-        "resolved recipe, which lists every key and can be used as a recipe.",
+        "Settings on the command line override the file. If a key is given more than once on the "
+        "command line, the last value applies. train.max_steps and train.epochs are alternatives: "
+        "if the command line contains one of them, it replaces the other one in the file. The "
+        "same holds for schedule.warmup_steps and schedule.warmup_ratio. The program checks all "
+        "settings before any work begins. An unknown or repeated key, a wrong type, a value out "
+        "of range or two conflicting settings end it with exit code 78. The message contains "
+        "file, line, column, key and reason. The run folder stores the resolved recipe, which "
+        "lists every key and can be used as a recipe.",
         file);
     write_paragraph("Numbers are decimal. Integers have no exponent (`1000`, not `1e3`); other "
                     "numbers may have one (`6.0e-4`). YAML anchors, aliases, tags and multiple "

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <yaml.h>
 
+#include "base/memory.h"
 #include "trainer/recipe/settings.h"
 
 enum { DEPTH_MAX = 8, NODES_MAX = 4096, SCALAR_BYTES = 4096, KEY_BYTES = 256 };
@@ -31,8 +32,7 @@ static status parse_value(struct parsing *p, yaml_event_t *event, const char *pa
         (struct source_location){LOCATION_FILE, (int)(mark).line + 1, (int)(mark).column + 1},     \
         __VA_ARGS__)
 
-/* Computes line and column of a byte. libyaml reports only an offset for reader
- * errors. */
+/* Computes line and column of a byte. libyaml reports only an offset for reader errors. */
 static yaml_mark_t compute_mark(const struct parsing *p, size_t offset)
 {
     yaml_mark_t mark = {0};
@@ -82,8 +82,8 @@ static status new_node(struct parsing *p, const yaml_event_t *event, enum node_k
     if (++p->nodes > NODES_MAX) {
         FAIL_AT(p, event->start_mark, path, "the file has more than %d values", NODES_MAX);
     }
-    struct node *node = calloc(1, sizeof *node);
-    REQUIRE(node != NULL, STATUS_INTERNAL, "out of memory while reading %s", p->name);
+    struct node *node = NULL;
+    TRY(ALLOCATE(node, 1, p->name));
     node->kind = kind;
     node->line = (int)event->start_mark.line + 1;
     node->column = (int)event->start_mark.column + 1;
@@ -148,24 +148,7 @@ static status copy_scalar(const struct parsing *p, const yaml_event_t *event, co
     return STATUS_OK;
 }
 
-static status parse_sequence(struct parsing *p, const char *path, int depth, struct node *parent)
-{
-    struct node **link = &parent->first;
-    for (;;) {
-        yaml_event_t event;
-        TRY(next_event(p, &event));
-        if (event.type == YAML_SEQUENCE_END_EVENT) {
-            yaml_event_delete(&event);
-            return STATUS_OK;
-        }
-        status result = parse_value(p, &event, path, depth, link);
-        yaml_event_delete(&event);
-        TRY(result);
-        link = &(*link)->next;
-    }
-}
-
-/* Reads a key and set path to parent.key. */
+/* Reads a key and sets path to parent.key. */
 static status parse_key(struct parsing *p, const yaml_event_t *event, const char *parent,
                         char **key, char path[KEY_BYTES])
 {
@@ -209,17 +192,20 @@ failed:
     return result;
 }
 
-static status parse_mapping(struct parsing *p, const char *path, int depth, struct node *parent)
+/* Reads the entries of a sequence or a mapping, up to the event `end`. */
+static status parse_entries(struct parsing *p, yaml_event_type_t end, const char *path, int depth,
+                            struct node *parent)
 {
     struct node **link = &parent->first;
     for (;;) {
         yaml_event_t event;
         TRY(next_event(p, &event));
-        if (event.type == YAML_MAPPING_END_EVENT) {
+        if (event.type == end) {
             yaml_event_delete(&event);
             return STATUS_OK;
         }
-        status result = parse_pair(p, &event, path, depth, link);
+        status result = end == YAML_MAPPING_END_EVENT ? parse_pair(p, &event, path, depth, link)
+                                                      : parse_value(p, &event, path, depth, link);
         yaml_event_delete(&event);
         TRY(result);
         link = &(*link)->next;
@@ -245,10 +231,10 @@ static status parse_value(struct parsing *p, yaml_event_t *event, const char *pa
     }
     case YAML_SEQUENCE_START_EVENT:
         TRY(new_node(p, event, NODE_SEQUENCE, path, out));
-        return parse_sequence(p, path, depth + 1, *out);
+        return parse_entries(p, YAML_SEQUENCE_END_EVENT, path, depth + 1, *out);
     case YAML_MAPPING_START_EVENT:
         TRY(new_node(p, event, NODE_MAPPING, path, out));
-        return parse_mapping(p, path, depth + 1, *out);
+        return parse_entries(p, YAML_MAPPING_END_EVENT, path, depth + 1, *out);
     default:
         FAIL_AT(p, event->start_mark, path, "not YAML: a value is missing");
     }
@@ -295,11 +281,13 @@ static status parse_document(struct parsing *p, struct node **out)
     status result = parse_value(p, &event, NULL, 0, out);
     yaml_event_delete(&event);
     TRY(result);
-    if (p->form != RECIPE_YAML_ANY_KIND && (*out)->kind != NODE_MAPPING) {
-        bool empty = (*out)->kind == NODE_PLAIN && (*out)->text[0] == '\0';
-        yaml_mark_t mark = {0, (size_t)(*out)->line - 1, (size_t)(*out)->column - 1};
-        FAIL_AT(p, mark, NULL, "%s",
-                empty ? "the file is empty" : "must be a mapping of sections with their settings");
+    bool is_empty = (*out)->kind == NODE_PLAIN && (*out)->text[0] == '\0';
+    yaml_mark_t mark = {0, (size_t)(*out)->line - 1, (size_t)(*out)->column - 1};
+    if (p->form != RECIPE_YAML_ANY_KIND && is_empty) {
+        FAIL_AT(p, mark, NULL, "the file is empty");
+    }
+    if (p->form == RECIPE_YAML_MAPPING && (*out)->kind != NODE_MAPPING) {
+        FAIL_AT(p, mark, NULL, "must be a mapping of sections with their settings");
     }
     TRY(expect_event(p, YAML_DOCUMENT_END_EVENT, "not YAML: expected the end of the document"));
     return expect_event(p, YAML_STREAM_END_EVENT,

@@ -11,6 +11,7 @@
 #include "datasets/loader/data_check.h"
 #include "datasets/shard/labels.h"
 #include "datasets/shard/shard_set.h"
+#include "trainer/setup/derive.h"
 #include "trainer/setup/objective_spec.h"
 
 status data_require_train(const struct recipe *recipe)
@@ -44,8 +45,10 @@ void data_write_command(const struct recipe *r, const char *tokenizer, const cha
     enum recipe_objective objective = kind == EXAMPLE_PREFERENCE_PAIRS ? OBJECTIVE_DPO
                                       : kind == EXAMPLE_TEXT           ? OBJECTIVE_CLM
                                                                        : r->objective;
-    snprintf(out, bytes, "create shards with `bireme prepare --objective %s --tokenizer %s %s`",
-             recipe_objective_name(objective), tokenizer[0] != '\0' ? tokenizer : "DIR", options);
+    bool is_sft_pair = objective == OBJECTIVE_SFT && kind == EXAMPLE_SEQ2SEQ;
+    snprintf(out, bytes, "create shards with `bireme prepare --objective %s%s --tokenizer %s %s`",
+             recipe_objective_name(objective), is_sft_pair ? " --encoder-decoder" : "",
+             tokenizer[0] != '\0' ? tokenizer : "DIR", options);
 }
 
 /* Adds the recipe's line and key to an error and, if there are no shards, the command that creates
@@ -151,26 +154,48 @@ static void log_packing(const char *what, const struct data_setup *d, const stru
     }
 }
 
-static enum shard_join get_shard_join(enum recipe_join join)
+/* Logs the share of each source of a mixture. */
+static void log_mixture(const struct recipe *r, const struct loader *loader)
+{
+    for (int i = 0; i < r->data.train_count && r->data.train_count > 1; i++) {
+        int64_t examples;
+        double share = loader_source_share(loader, i, &examples);
+        log_info("data.train: %.1f%% of the samples from %s, %" PRId64 " sample%s", 100 * share,
+                 r->data.train[i].path, examples, text_plural(examples));
+    }
+}
+
+static enum shard_join get_shard_join(enum recipe_tristate join)
 {
     switch (join) {
-    case JOIN_TRUE:
+    case RECIPE_TRUE:
         return SHARD_JOIN_TRUE;
-    case JOIN_FALSE:
+    case RECIPE_FALSE:
         return SHARD_JOIN_FALSE;
-    case JOIN_AUTO:
+    case RECIPE_AUTO:
         break;
     }
     return SHARD_JOIN_ANY;
+}
+
+void data_set_vocabulary(const struct recipe *r, int64_t vocabulary, struct loader_options *out)
+{
+    int64_t targets = derive_decoder_vocabulary(r, vocabulary);
+    bool separate = targets != vocabulary;
+    out->vocab_size = vocabulary > targets ? vocabulary : targets;
+    out->source_vocab_size = separate ? vocabulary : 0;
+    out->target_vocab_size = separate ? targets : 0;
 }
 
 static struct loader_options get_loader_options(const struct data_setup *d,
                                                 const struct loader_source *sources, int count)
 {
     const struct recipe *r = d->recipe;
-    return (struct loader_options){
+    struct loader_options options = {
         .sources = sources,
         .source_count = count,
+        .mixing = {r->data.mixing == MIXING_EXAMPLES, (double)r->data.mixing_maximum,
+                   r->data.mixing_temperature},
         .sequence_tokens = r->data.sequence_length,
         .global_sequences = r->batch.global_size,
         .micro_sequences = r->batch.micro_size,
@@ -181,17 +206,18 @@ static struct loader_options get_loader_options(const struct data_setup *d,
         .document_mask = r->data.document_mask,
         .kind = objective_spec_example(r),
         .decoder_start = d->decoder_start,
-        .vocab_size = d->vocabulary,
         .tokenizer_sha256 = d->tokenizer_sha256,
         .labels_sha256 = d->labels_sha256,
         .join_encoding = get_shard_join(r->sft.join_encoding),
-        .head_reads_last_row = objective_spec_reads_last_row(r),
+        .head_reads_last_row = derive_reads_last_row(r),
         .max_texts = r->model.num_labels,
         .shared_prompt = objective_spec_shares_prompt(r),
         .head_reads_responses = objective_spec_head(r) != MODEL_HEAD_LM,
         .masking = d->masking != NULL ? *d->masking : (struct masking){0},
         .denoise = d->denoise != NULL ? *d->denoise : (struct denoise){0},
     };
+    data_set_vocabulary(r, d->vocabulary, &options);
+    return options;
 }
 
 /* Returns the path of the training source that the pending error names. */
@@ -274,6 +300,7 @@ status data_validate(const struct data_setup *d, struct data_summary *out)
     snprintf(out->tokenizer_sha256, sizeof out->tokenizer_sha256, "%s",
              data_check_tokenizer(loader));
     log_packing("data.train", d, loader);
+    log_mixture(d->recipe, loader);
     if (out->train_samples < d->recipe->batch.global_size) {
         log_warning("ROWS",
                     "the training data has %" PRId64 " sample%s, fewer than a batch of "

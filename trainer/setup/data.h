@@ -62,6 +62,11 @@ status data_read_labels(struct recipe *recipe, char **out);
  * Errors    STATUS_RECIPE */
 status data_require_train(const struct recipe *recipe);
 
+/* data_set_vocabulary - set the vocabulary sizes of a loader.
+ *
+ * Units     vocabulary: number of token ids, of sources if targets have their own */
+void data_set_vocabulary(const struct recipe *r, int64_t vocabulary, struct loader_options *out);
+
 /* data_open_train - open the training set at a sample.
  *
  * Memory    the caller releases *out with loader_close */

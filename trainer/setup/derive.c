@@ -9,6 +9,7 @@
 #include "base/text.h"
 #include "comm/partition.h"
 #include "kernels/fp8.h"
+#include "trainer/model/linear.h"
 #include "trainer/setup/objective_spec.h"
 
 static bool is_frozen(const struct recipe *recipe, const char *part)
@@ -63,40 +64,10 @@ static int64_t count_head_outputs(const struct recipe *recipe)
     }
 }
 
-static enum model_recompute get_recompute(const struct recipe *recipe)
-{
-    switch (recipe->train.activation_checkpointing) {
-    case RECOMPUTE_FULL:
-        return MODEL_RECOMPUTE_FULL;
-    case RECOMPUTE_SELECTIVE:
-        return MODEL_RECOMPUTE_SELECTIVE;
-    case RECOMPUTE_NONE:
-        break;
-    }
-    return MODEL_RECOMPUTE_NONE;
-}
-
-static enum rotary_kind get_rotary_kind(enum recipe_rope_type type)
-{
-    switch (type) {
-    case ROPE_LINEAR:
-        return ROTARY_LINEAR;
-    case ROPE_LLAMA3:
-        return ROTARY_LLAMA3;
-    case ROPE_YARN:
-        return ROTARY_YARN;
-    case ROPE_DYNAMIC:
-        return ROTARY_DYNAMIC;
-    case ROPE_DEFAULT:
-        break;
-    }
-    return ROTARY_PLAIN;
-}
-
 static struct rotary_scaling get_rotary_scaling(const struct recipe *recipe)
 {
-    return (struct rotary_scaling){
-        .kind = get_rotary_kind(recipe->model.rope_type),
+    struct rotary_scaling scaling = {
+        .kind = recipe->model.rope_type,
         .factor = recipe->model.rope_factor,
         .low_frequency_factor = recipe->model.rope_low_freq_factor,
         .high_frequency_factor = recipe->model.rope_high_freq_factor,
@@ -106,6 +77,10 @@ static struct rotary_scaling get_rotary_scaling(const struct recipe *recipe)
         .original_positions = (double)recipe->model.rope_original_positions,
         .positions = (double)recipe->model.max_position_embeddings,
     };
+    (void)recipe_rope_factors(recipe_uses_long_factors(recipe) ? recipe->model.rope_long_factor
+                                                               : recipe->model.rope_short_factor,
+                              scaling.pair_factors);
+    return scaling;
 }
 
 static enum activation get_activation(enum recipe_activation activation)
@@ -125,60 +100,14 @@ static enum activation get_activation(enum recipe_activation activation)
     return ACTIVATION_GELU_TANH;
 }
 
-static int get_norm_placement(enum recipe_norm_placement placement)
-{
-    switch (placement) {
-    case PLACE_PRE:
-        return MODEL_PLACEMENT_PRE;
-    case PLACE_POST:
-        return MODEL_PLACEMENT_POST;
-    case PLACE_BRANCH:
-        return MODEL_PLACEMENT_BRANCH;
-    case PLACE_BOTH:
-        return MODEL_PLACEMENT_BOTH;
-    case PLACE_NULL:
-        break;
-    }
-    return MODEL_PLACEMENT_DEFAULT;
-}
-
-static int get_positions(enum recipe_positions positions)
-{
-    switch (positions) {
-    case POSITION_LEARNED:
-        return MODEL_POSITIONS_LEARNED;
-    case POSITION_SINUSOIDAL:
-        return MODEL_POSITIONS_SINUSOIDAL;
-    case POSITION_ROTARY:
-        return MODEL_POSITIONS_ROTARY;
-    case POSITION_NONE:
-        return MODEL_POSITIONS_NONE;
-    case POSITION_NULL:
-        break;
-    }
-    return MODEL_POSITIONS_DEFAULT;
-}
-
-static int get_qk_norm(enum recipe_qk_norm norm)
-{
-    switch (norm) {
-    case RECIPE_QK_NORM_HEAD:
-        return MODEL_QK_NORM_HEADS;
-    case RECIPE_QK_NORM_FULL:
-        return MODEL_QK_NORM_ROWS;
-    case RECIPE_QK_NORM_NONE:
-        break;
-    }
-    return MODEL_QK_NORM_NONE;
-}
-
 static struct model_parts get_parts(const struct recipe *recipe)
 {
     return (struct model_parts){
-        .norm_placement = get_norm_placement(recipe->model.norm_placement),
-        .positions = get_positions(recipe->model.position_embedding_type),
-        .qk_norm = get_qk_norm(recipe->model.qk_norm),
+        .norm_placement = recipe->model.norm_placement,
+        .positions = recipe->model.position_embedding_type,
+        .qk_norm = recipe->model.qk_norm,
         .rms_norm = recipe->model.norm_type == NORM_TYPE_RMSNORM,
+        .norm_without_weight = recipe->model.norm_type == NORM_TYPE_NONPARAMETRIC_LAYERNORM,
         .gated = recipe->model.gated_linear_unit,
     };
 }
@@ -199,7 +128,7 @@ static double get_embedding_multiplier(const struct recipe *recipe)
 
 static double get_logits_divisor(const struct recipe *recipe)
 {
-    bool scaled = recipe->model.scale_decoder_outputs == SCALE_OUTPUTS_TRUE;
+    bool scaled = recipe->model.scale_decoder_outputs == RECIPE_TRUE;
     return scaled ? sqrt((double)recipe->model.hidden_size) : recipe->model.logits_scaling;
 }
 
@@ -209,9 +138,34 @@ static float get_initializer_range(const struct recipe *recipe)
     return (float)(is_t5 ? recipe->model.initializer_factor : recipe->model.initializer_range);
 }
 
+static float get_activation_dropout(const struct recipe *recipe)
+{
+    bool is_t5 = recipe->model.architecture == ARCHITECTURE_T5;
+    return (float)(is_t5 ? recipe->model.dropout : recipe->model.activation_dropout);
+}
+
 static bool is_fp8(const struct recipe *recipe)
 {
     return recipe->train.precision == PRECISION_FP8;
+}
+
+bool derive_separate_embeddings(const struct recipe *recipe)
+{
+    return recipe->model.architecture == ARCHITECTURE_MARIAN &&
+           !recipe->model.share_encoder_decoder_embeddings;
+}
+
+int64_t derive_decoder_vocabulary(const struct recipe *recipe, int64_t vocabulary)
+{
+    int64_t size = recipe->model.decoder_vocab_size;
+    return derive_separate_embeddings(recipe) && size > 0 ? size : vocabulary;
+}
+
+static enum model_fp8_recipe get_fp8_recipe(const struct recipe *recipe)
+{
+    return !is_fp8(recipe)                     ? MODEL_FP8_NONE
+           : derive_has_delayed_scales(recipe) ? MODEL_FP8_DELAYED
+                                               : MODEL_FP8_ROWWISE;
 }
 
 struct model_config derive_model_config(const struct recipe *recipe, int64_t vocabulary)
@@ -225,14 +179,17 @@ struct model_config derive_model_config(const struct recipe *recipe, int64_t voc
         .heads = recipe->model.num_heads,
         .inner = recipe->model.intermediate_size,
         .positions = recipe->model.max_position_embeddings,
-        .vocabulary = vocabulary,
+        .vocabulary = derive_decoder_vocabulary(recipe, vocabulary),
+        .source_vocabulary = derive_separate_embeddings(recipe) ? vocabulary : 0,
         .activation = get_activation(recipe->model.activation),
         .parts = get_parts(recipe),
         .dropout = (float)recipe->model.dropout,
         .attention_dropout = (float)recipe->model.attention_dropout,
+        .activation_dropout = get_activation_dropout(recipe),
         .norm_epsilon = (float)recipe->model.layer_norm_epsilon,
         .initializer_range = get_initializer_range(recipe),
         .tied = recipe->model.tie_word_embeddings,
+        .separate_embeddings = derive_separate_embeddings(recipe),
         .token_types = recipe->model.type_vocab_size,
         .next_sentence = recipe->model.next_sentence &&
                          objective_spec_head(recipe) == MODEL_HEAD_LM &&
@@ -243,7 +200,7 @@ struct model_config derive_model_config(const struct recipe *recipe, int64_t voc
         .labels = count_head_outputs(recipe),
         .kv_heads = recipe->model.num_kv_heads,
         .head_width = recipe->model.head_dim,
-        .window = objective_spec_window(recipe),
+        .window = derive_window(recipe),
         .window_pattern = recipe->model.sliding_window_pattern,
         .no_rope_interval = recipe->model.no_rope_layer_interval,
         .position_buckets = recipe->model.relative_attention_num_buckets,
@@ -272,8 +229,9 @@ struct model_config derive_model_config(const struct recipe *recipe, int64_t voc
         .rope_scaling = get_rotary_scaling(recipe),
         .freezing = {is_frozen(recipe, "embeddings"), is_frozen(recipe, "backbone"),
                      recipe->train.freeze_layers},
-        .recompute = get_recompute(recipe),
-        .fp8 = {is_fp8(recipe) ? recipe->fp8.amax_history : 0, recipe->fp8.first_last_layers_bf16},
+        .recompute = recipe->train.activation_checkpointing,
+        .fp8 = {get_fp8_recipe(recipe), recipe->fp8.amax_history,
+                recipe->fp8.first_last_layers_bf16},
     };
 }
 
@@ -281,6 +239,11 @@ const char *derive_precision_name(const struct recipe *recipe)
 {
     static const char *const names[] = {"fp32", "bf16", "fp8"};
     return names[recipe->train.precision];
+}
+
+bool derive_has_delayed_scales(const struct recipe *recipe)
+{
+    return is_fp8(recipe) && recipe->fp8.recipe == FP8_RECIPE_DELAYED;
 }
 
 status derive_check_fp8(const struct recipe *recipe, const struct model_config *config)
@@ -305,12 +268,26 @@ status derive_check_fp8(const struct recipe *recipe, const struct model_config *
     return STATUS_OK;
 }
 
+bool derive_reads_last_row(const struct recipe *recipe)
+{
+    return !recipe_architecture_is_encoder(recipe->model.architecture);
+}
+
+int64_t derive_window(const struct recipe *recipe)
+{
+    bool is_encoder = recipe_architecture_is_encoder(recipe->model.architecture);
+    int64_t window = recipe->model.sliding_window;
+    window = is_encoder && window > 0 ? window / 2 + 1 : window;
+    return window < recipe->model.max_position_embeddings ? window : 0;
+}
+
 int32_t derive_decoder_start(const struct recipe *recipe, const struct tokenizer *tokenizer)
 {
     int64_t id = recipe->model.decoder_start_token_id;
     if (id >= 0 || tokenizer == NULL) {
         return (int32_t)id;
     }
+    tokenizer = tokenizer_target(tokenizer);
     int32_t pad = tokenizer_get_specials(tokenizer).pad;
     if (recipe->model.architecture == ARCHITECTURE_MBART &&
         tokenizer_language_place(tokenizer) == TOKENIZER_LANGUAGE_LAST) {
@@ -318,6 +295,12 @@ int32_t derive_decoder_start(const struct recipe *recipe, const struct tokenizer
     }
     bool pads = recipe->model.architecture == ARCHITECTURE_T5 && pad >= 0;
     return pads ? pad : tokenizer_eos(tokenizer);
+}
+
+int derive_dropout_scheme(const struct recipe *recipe)
+{
+    enum { SCHEME_T5 = 3 };
+    return recipe->model.architecture == ARCHITECTURE_T5 ? SCHEME_T5 : DROPOUT_SCHEME;
 }
 
 int32_t derive_first_input(const struct recipe *recipe, const struct tokenizer *tokenizer)
@@ -340,9 +323,8 @@ status derive_masking(const struct recipe *recipe, const struct tokenizer *token
         return STATUS_OK;
     }
     out->vocab_size = tokenizer_vocab_size(tokenizer);
-    uint8_t *kinds = malloc((size_t)vocabulary);
-    REQUIRE(kinds != NULL, STATUS_INTERNAL,
-            "out of memory for the masking kinds of %" PRId64 " tokens", vocabulary);
+    uint8_t *kinds = NULL;
+    TRY(ALLOCATE(kinds, vocabulary, "the masking kinds of tokens"));
     memset(kinds, MASKING_NEVER, (size_t)vocabulary);
     masking_classify_tokens(tokenizer, kinds);
     out->token_kinds = kinds;
@@ -362,6 +344,44 @@ static enum denoise_kind get_denoise_kind(enum recipe_noise noise)
         break;
     }
     return DENOISE_SPAN_CORRUPTION;
+}
+
+/* Finds the language tokens of the training sources. Either all sources have a language or none has
+ * one. tokenizer NULL: the tokens are not needed. */
+static status find_languages(const struct recipe *r, const struct tokenizer *tokenizer,
+                             struct denoise *out)
+{
+    static const char key[] = "data.train";
+    bool is_known = tokenizer == NULL;
+    out->has_language = r->data.train[0].language[0] != '\0';
+    for (int i = 0; i < r->data.train_count; i++) {
+        const char *language = r->data.train[i].language;
+        if ((language[0] != '\0') != out->has_language) {
+            return recipe_raise(r, STATUS_RECIPE, key,
+                                "only some entries have a language; give all of them one");
+        }
+        if (out->has_language && out->kind == DENOISE_NONE) {
+            return recipe_raise(
+                r, STATUS_RECIPE, key,
+                "language can only be used with objective: denoise; the examples of "
+                "other objectives contain their language tokens");
+        }
+        if (out->has_language && tokenizer != NULL) {
+            is_known =
+                tokenizer_language_place(tokenizer) != TOKENIZER_LANGUAGE_NONE &&
+                tokenizer_find_language(tokenizer, language, key, &out->languages[i]) == STATUS_OK;
+        }
+        if (out->has_language && !is_known) {
+            status_clear();
+            return recipe_raise(r, STATUS_RECIPE, key,
+                                "the tokenizer has no language token %s; use a code of "
+                                "mBART, for example es_XX",
+                                language);
+        }
+    }
+    out->language_first =
+        tokenizer != NULL && tokenizer_language_place(tokenizer) == TOKENIZER_LANGUAGE_FIRST;
+    return STATUS_OK;
 }
 
 status derive_denoise(const struct recipe *recipe, const struct tokenizer *tokenizer,
@@ -384,6 +404,10 @@ status derive_denoise(const struct recipe *recipe, const struct tokenizer *token
         .mask = -1,
     };
     uint8_t *ends = NULL;
+    REQUIRE(out->kind == DENOISE_NONE || !tokenizer_has_target(tokenizer), STATUS_UNAVAILABLE,
+            "objective denoise: sources and targets are parts of one text, but the tokenizer has "
+            "two vocabularies; use a tokenizer with one");
+    TRY(find_languages(recipe, tokenizer, out));
     if (out->kind == DENOISE_NONE || tokenizer == NULL) {
         return STATUS_OK;
     }
@@ -439,6 +463,7 @@ struct kernels_limits derive_kernel_limits(const struct model_config *config, in
         .bias_buckets = (int)model_position_buckets(config),
         .fp8_columns = training ? fp8.columns : 0,
         .fp8_weights = training ? fp8.weights : 0,
+        .fp8_rowwise = training && config->fp8.recipe == MODEL_FP8_ROWWISE,
     };
 }
 
@@ -447,14 +472,19 @@ int64_t derive_all_micro_batches(const struct recipe *r)
     return (r->batch.global_size + r->batch.micro_size - 1) / r->batch.micro_size;
 }
 
-int64_t derive_rows(const struct recipe *r)
+int64_t derive_sample_rows(const struct recipe *r)
 {
     enum example_kind kind = objective_spec_example(r);
     int64_t sequences = kind == EXAMPLE_PREFERENCE_PAIRS ? RESPONSES
                         : kind == EXAMPLE_EMBED          ? 2
                         : kind == EXAMPLE_CHOOSE         ? get_label_count(r)
                                                          : 1;
-    return r->batch.micro_size * r->data.sequence_length * sequences;
+    return r->data.sequence_length * sequences;
+}
+
+int64_t derive_rows(const struct recipe *r)
+{
+    return r->batch.micro_size * derive_sample_rows(r);
 }
 
 int64_t derive_longest_sequence(const struct recipe *r)
@@ -529,7 +559,7 @@ enum dtype derive_moment_dtype(const struct recipe *r)
     return r->optimizer.state_dtype == PRECISION_BF16 ? DTYPE_BF16 : DTYPE_F32;
 }
 
-int64_t derive_bucket_elements(const struct recipe *r)
+int64_t derive_bucket_elems(const struct recipe *r)
 {
     return r->parallel.bucket_mib * ((1 << 20) / (int64_t)sizeof(float));
 }

@@ -112,11 +112,11 @@ status hardware_connect_devices(struct mesh *mesh, struct device *device, struct
         return STATUS_OK;
     }
     if (comm_size(mesh->tensor) > 1 && comm_size(mesh->data) > 1) {
-        return split_groups(mesh, &options);
+        return comm_abort_on_error(mesh->world, split_groups(mesh, &options));
     }
     for (int i = 0; i < 2; i++) {
         struct comm *group = NULL;
-        TRY(comm_device_create(*groups[i], &options, &group));
+        TRY(comm_abort_on_error(mesh->world, comm_device_create(*groups[i], &options, &group)));
         *groups[i] = group;
     }
     return STATUS_OK;

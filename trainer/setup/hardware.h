@@ -1,7 +1,7 @@
 /* Chooses the CPU threads and the device of a rank, and connects the ranks' devices. */
 #pragma once
 
-#include "base/device.h"
+#include "base/device/device.h"
 #include "comm/mesh.h"
 #include "kernels/kernels.h"
 #include "trainer/recipe/recipe.h"

@@ -1,11 +1,15 @@
-/* Properties of each objective: the kind of its examples, the head of the model, and the inputs
- * that it needs. One table in objective_spec.c has one row per objective. */
+/* Properties of each objective: its loss, the kind of its examples, the head of the model, and the
+ * inputs that it needs. One table in objective_spec.c has one row per objective. */
 #pragma once
 
 #include "datasets/loader/packing.h"
 #include "datasets/shard/example.h"
 #include "trainer/model/model.h"
+#include "trainer/objective/objective.h"
 #include "trainer/recipe/recipe.h"
+
+/* objective_spec_objective - return the objective that trains the model. */
+const struct objective *objective_spec_objective(const struct recipe *recipe);
 
 /* objective_spec_example - return the kind of example that the objective reads. */
 enum example_kind objective_spec_example(const struct recipe *recipe);
@@ -20,16 +24,8 @@ bool objective_spec_has_reference(const struct recipe *recipe);
 /* objective_spec_is_masked - return whether the objective predicts masked tokens: mlm. */
 bool objective_spec_is_masked(const struct recipe *recipe);
 
-/* objective_spec_reads_last_row - return whether a head for sequences reads the last row of a
- * sequence. Encoders read the first row. */
-bool objective_spec_reads_last_row(const struct recipe *recipe);
-
-/* objective_spec_window - return the window of attention in rows; 0: none, or one that covers all
- * positions of the model. */
-int64_t objective_spec_window(const struct recipe *recipe);
-
 /* objective_spec_shares_prompt - return whether the two responses of a preference pair share the
- * rows of their prompt: dpo.shared_prefix, where auto means true on a CPU, except with a window of
+ * rows of their prompt (dpo.shared_prefix). `auto` means true on a CPU, except with a window of
  * attention. */
 bool objective_spec_shares_prompt(const struct recipe *recipe);
 

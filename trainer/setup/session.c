@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "trainer/setup/derive.h"
 #include "trainer/setup/hardware.h"
 #include "trainer/setup/objective_spec.h"
@@ -36,13 +37,38 @@ static status choose_vocabulary(const struct recipe *recipe, const struct tokeni
     return STATUS_OK;
 }
 
+/* Checks that the decoder has all ids of the tokenizer of targets. */
+static status check_targets(const struct recipe *recipe, const struct tokenizer *tokenizer,
+                            int64_t vocabulary)
+{
+    int64_t ids = tokenizer != NULL ? tokenizer_vocab_size(tokenizer_target(tokenizer)) : 0;
+    int64_t decoder = derive_decoder_vocabulary(recipe, vocabulary);
+    bool has_decoder = recipe_architecture_has_decoder(recipe->model.architecture);
+    if (has_decoder && tokenizer_has_target(tokenizer) && !derive_separate_embeddings(recipe)) {
+        return recipe_raise(recipe, STATUS_RECIPE, "data.tokenizer",
+                            "it has two vocabularies, which need two token tables; set "
+                            "model.architecture to marian, "
+                            "model.share_encoder_decoder_embeddings to false and "
+                            "model.decoder_vocab_size to %" PRId64,
+                            ids);
+    }
+    if (has_decoder && decoder < ids) {
+        return recipe_raise(recipe, STATUS_RECIPE, "model.decoder_vocab_size",
+                            "%" PRId64 " is smaller than the %" PRId64
+                            " ids of the targets; set it to %" PRId64,
+                            decoder, ids, ids);
+    }
+    return STATUS_OK;
+}
+
 status session_tokenizer(const struct recipe *recipe, const char *folder, struct tokenizer **out,
                          int64_t *vocabulary)
 {
     *out = NULL;
     status result = folder[0] != '\0' ? tokenizer_open(folder, out) : STATUS_OK;
     TRY(recipe_annotate_error(recipe, "data.tokenizer", result, ""));
-    return choose_vocabulary(recipe, *out, vocabulary);
+    TRY(choose_vocabulary(recipe, *out, vocabulary));
+    return check_targets(recipe, *out, *vocabulary);
 }
 
 /* Creates the objects that need no communication between devices. */
@@ -76,8 +102,7 @@ static status broadcast_text(struct comm *world, char **text)
     int64_t bytes = *text != NULL ? (int64_t)strlen(*text) + 1 : 0;
     TRY(comm_broadcast(world, &bytes, sizeof bytes, 0));
     if (comm_rank(world) > 0 && bytes > 0) {
-        *text = malloc((size_t)bytes);
-        REQUIRE(*text != NULL, STATUS_INTERNAL, "out of memory for the GEMM algorithms");
+        TRY(comm_abort_on_error(world, ALLOCATE(*text, bytes, "the GEMM algorithms")));
     }
     return bytes > 0 ? comm_broadcast(world, *text, (size_t)bytes, 0) : STATUS_OK;
 }
@@ -100,6 +125,17 @@ status session_tune(struct session *s, struct comm *world, bool measure)
     return comm_agree(world, result);
 }
 
+/* Moves the weights that ZeRO gathers to memory that NCCL registers. Staged communicators would
+ * also allocate a copy of the weights on the host. */
+static status register_weights(struct session *s, bool training)
+{
+    struct comm *data = s->mesh.data;
+    bool is_gathered = training && s->recipe.parallel.zero_stage > 0 && comm_size(data) > 1;
+    return is_gathered && strcmp(comm_kind(data), "nccl") == 0
+               ? model_register_weights(s->model, data)
+               : STATUS_OK;
+}
+
 status session_start(struct session *s, struct comm *world, const char *tokenizer_dir, int64_t rows,
                      int64_t sequence, bool training)
 {
@@ -109,8 +145,9 @@ status session_start(struct session *s, struct comm *world, const char *tokenize
     TRY(comm_agree(world, hardware_connect_devices(&s->mesh, s->device, s->kernels,
                                                    s->recipe.parallel.deterministic)));
     TRY(session_tune(s, world, false));
-    return comm_agree(world, model_create(s->kernels, &config, s->mesh.tensor,
-                                          s->recipe.parallel.sequence, rows, training, &s->model));
+    TRY(comm_agree(world, model_create(s->kernels, &config, s->mesh.tensor,
+                                       s->recipe.parallel.sequence, rows, training, &s->model)));
+    return comm_agree(world, register_weights(s, training));
 }
 
 status session_stop(struct session *s)

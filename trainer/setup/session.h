@@ -31,7 +31,7 @@ struct session {
  * recipe's model.vocab_size, or else the tokenizer's. For folder "", *out is NULL.
  *
  * Memory    the caller releases *out with tokenizer_destroy
- * Errors    those of tokenizer_open, with the recipe's line and, if the folder is missing, the
+ * Errors    as tokenizer_open, with the recipe's line and, if the folder is missing, the
  *           command that creates it; STATUS_RECIPE if the recipe's vocabulary is smaller than the
  *           tokenizer's */
 status session_tokenizer(const struct recipe *recipe, const char *folder, struct tokenizer **out,
@@ -42,7 +42,7 @@ status session_tokenizer(const struct recipe *recipe, const char *folder, struct
  *
  * Units     rows: maximum of a micro-batch; sequence: rows of its longest sequence
  * Order     collective
- * Errors    those of the objects; the same on all ranks */
+ * Errors    errors of the objects; the same on all ranks */
 status session_start(struct session *s, struct comm *world, const char *tokenizer_dir, int64_t rows,
                      int64_t sequence, bool training);
 

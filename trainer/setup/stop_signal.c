@@ -17,8 +17,9 @@ static volatile sig_atomic_t requested, terminated;
 /* oneDNN's generated kernels use the stack pointer as a general register. While such a kernel
  * runs, the stack pointer may point anywhere, and a handler on the normal stack would overwrite
  * the heap or a matrix. (Observed: with MALLOC_PERTURB_ set, every second SIGTERM crashed a rank
- * in a GEMM.) So the handler runs on an alternate stack. Such a stack belongs to one thread. Linux
- * delivers a signal of the process to its main thread first, which installs the stack here. */
+ * in a GEMM.) Therefore the handler runs on an alternate stack. Such a stack belongs to one thread.
+ * Linux delivers a signal of the process to its main thread first, which installs the stack
+ * here. */
 static _Alignas(64) char handler_stack[64 << 10];
 
 static const char saving[] = "stop requested: the run saves and ends\n";

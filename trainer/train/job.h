@@ -17,9 +17,17 @@
 #include "trainer/train/reference_logprobs.h"
 #include "trainer/train/replica_check.h"
 #include "trainer/train/rollback.h"
-#include "trainer/train/step.h"
+#include "trainer/train/step/step.h"
 
 enum job_resume { JOB_RESUME_AUTO, JOB_RESUME_NEVER, JOB_RESUME_PATH };
+
+/* The tensor sets of a checkpoint, in their order in the checkpoint. */
+enum job_tensor_set {
+    JOB_WEIGHTS,
+    JOB_MOMENTS,     /* of the optimizer */
+    JOB_FP8_HISTORY, /* of the largest absolute values; empty without FP8 */
+    JOB_TENSOR_SETS
+};
 
 struct job_options {
     const char *recipe_path;
@@ -27,7 +35,7 @@ struct job_options {
     int override_count;
     enum job_resume resume;
     const char *resume_path;
-    /* checks the complete recipe before memory is allocated; its error is agreed on all ranks */
+    /* checks the complete recipe before memory is allocated. All ranks agree on its error */
     status (*check)(const struct recipe *recipe, struct comm *world);
 };
 
@@ -51,7 +59,7 @@ struct job {
     struct checkpoint_state state;
     struct early_stopping_rule early_stopping_rule;
     struct early_stopping early_stopping; /* best evaluation so far */
-    struct state_dict state_dicts[3];     /* weights; Adam moments; with FP8 the amax history */
+    struct state_dict state_dicts[JOB_TENSOR_SETS];
     char *recipe_text;
     char *labels; /* label names of the head as a JSON array; NULL: none */
     char labels_sha256[HASH_TEXT_BYTES];
@@ -60,16 +68,14 @@ struct job {
     int64_t train_samples, total_steps;
     struct utilization_flops flops; /* zeros: unknown */
     int64_t evaluate_samples;       /* of one evaluation; 0: none */
-    bool weights_initialized;       /* the weights are those at the start of the run */
+    bool weights_initialized;       /* the weights are the initial weights of the run */
     bool init_adapters;             /* the run started from adapters of another run */
     bool resumed;
     bool made_folder; /* on rank 0: run_dir did not exist before */
     bool finished;    /* an earlier session has finished the run and written its final weights */
     double started_seconds;     /* clock_seconds at job_start */
-    double start_limit_seconds; /* as job_read_recipe has set it */
+    double start_limit_seconds; /* the limit that job_read_recipe has set */
 };
-
-enum { JOB_TENSOR_SETS = 3 };
 
 /* job_tensor_sets - list the tensor sets of a checkpoint.
  *
@@ -81,7 +87,8 @@ static inline int job_tensor_sets(const struct job *job,
     for (int i = 0; i < JOB_TENSOR_SETS; i++) {
         sets[i] = job->state_dicts[i].tensor_set;
     }
-    return sets[2].count > 0 ? 3 : 2;
+    bool has_history = sets[JOB_FP8_HISTORY].count > 0;
+    return has_history ? JOB_TENSOR_SETS : JOB_FP8_HISTORY; /* or only the sets before it */
 }
 
 /* job_read_recipe - read the recipe of a new job, and begin the time limit of its start
@@ -109,12 +116,12 @@ status job_stop(struct job *job);
 /* job_reached_end - return whether the recipe's steps, minutes or patience are exhausted. */
 bool job_reached_end(const struct job *job);
 
-/* job_end_reason - return what ended a run that reached its end: "max_steps", "patience" or
+/* job_end_reason - return the reason why a run reached its end: "max_steps", "patience" or
  * "max_minutes". */
 const char *job_end_reason(const struct job *job);
 
-/* job_log_finished - log that a run that was started again has nothing left to train, why, and how
- * to continue. */
+/* job_log_finished - log that a run that was started again has nothing left to train. The log also
+ * contains the reason and how to continue. */
 void job_log_finished(const struct job *job);
 
 /* job_log_time_limit - if train.max_minutes ended the run, log this and how to continue. */

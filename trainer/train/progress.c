@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/doubles.h"
 #include "base/log.h"
+#include "base/number.h"
 #include "base/text.h"
 #include "trainer/evaluation/report.h"
 #include "trainer/optimizer/schedule.h"
@@ -101,7 +101,7 @@ void progress_add_step_time(struct progress_step_times *times, double seconds)
     times->recent[times->count++ % PROGRESS_RECENT_STEPS] = seconds;
     int count = times->count < PROGRESS_RECENT_STEPS ? times->count : PROGRESS_RECENT_STEPS;
     memcpy(sorted, times->recent, sizeof sorted);
-    times->median = doubles_median(sorted, count);
+    times->median = number_median(sorted, count);
 }
 
 void progress_warn_about_minutes(const struct job *job, double train_seconds, double step_seconds)

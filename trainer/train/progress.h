@@ -4,7 +4,7 @@
 #include "trainer/train/job.h"
 
 /* Sums over the past steps. The weight of a step halves in 60 s, so that a short change of the
- * speed changes the estimate little. Zero before the first step. */
+ * speed has little effect on the estimate. The sums are zero before the first step. */
 struct progress {
     double steps, seconds;
 };

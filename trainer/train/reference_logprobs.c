@@ -9,13 +9,14 @@
 
 #include "base/file.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "datasets/shard/shard_logps.h"
 #include "trainer/formats/weights/adapter_base.h"
 #include "trainer/formats/weights/fingerprint.h"
 #include "trainer/setup/derive.h"
 #include "trainer/setup/objective_spec.h"
 #include "trainer/setup/stop_signal.h"
-#include "trainer/train/step.h"
+#include "trainer/train/step/step.h"
 
 /* Blocks of a data set. The side file is written and stop signals are checked after each. */
 enum { BLOCKS = 64 };
@@ -76,9 +77,7 @@ static status prepare_set(struct set *s)
     snprintf(s->key.precision, sizeof s->key.precision, "%s", uses_bf16 ? "bf16" : "fp32");
     snprintf(s->key.tokenizer_sha256, sizeof s->key.tokenizer_sha256, "%s",
              s->data->tokenizer_sha256 != NULL ? s->data->tokenizer_sha256 : "");
-    s->values = calloc((size_t)s->key.pairs, 2 * sizeof *s->values);
-    REQUIRE(s->values != NULL, STATUS_INTERNAL, "out of memory for %" PRId64 " pairs",
-            s->key.pairs);
+    TRY(ALLOCATE(s->values, 2 * s->key.pairs, "pairs"));
     return name_side_file(s);
 }
 
@@ -123,8 +122,7 @@ static status compute_block(struct set *s, struct step *step, int64_t end)
                       is_root ? shard_logps_write(s->path, &s->key, s->values, end) : STATUS_OK);
 }
 
-/* Agrees on stop signals. The finished pairs are in the side file, so a restart continues from
- * there. */
+/* Agrees on stop signals. The finished pairs are in the side file, so a restart continues there. */
 static status check_stop(const struct set *s)
 {
     bool stop = false;

@@ -3,8 +3,8 @@
  *
  * The reference model is the session's model with its current weights. The log-probabilities of
  * each data set are read from its side file (datasets/shard/shard_logps.h). If the file is missing
- * or incomplete, all ranks compute the missing ones together and append them in blocks, so that an
- * interrupted computation continues where it stopped. */
+ * or incomplete, all ranks compute the missing ones together and append them in blocks. An
+ * interrupted computation therefore continues where it stopped. */
 #pragma once
 
 #include "trainer/setup/data.h"
@@ -23,7 +23,7 @@ struct reference_logprobs {
  *
  * Memory    release *out with reference_logprobs_destroy, also after an error
  * Order     collective
- * Errors    those of the loader, of shard_logps_read and of shard_logps_write; STATUS_NOT_FINITE;
+ * Errors    errors of the loader, shard_logps_read and shard_logps_write; STATUS_NOT_FINITE;
  *           STATUS_STOPPED after a signal, with the finished part saved; agreed on all ranks */
 status reference_logprobs_compute(struct session *s, const struct data_setup *data, bool adapters,
                                   struct reference_logprobs *out);

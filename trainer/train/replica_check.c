@@ -139,8 +139,8 @@ static uint64_t get_hash(const struct replica_check *c, int rank, int tensor)
     return c->all[(int64_t)rank * c->count + tensor];
 }
 
-/* Returns the hash of a tensor that most ranks have; of equally frequent ones, that of the lowest
- * rank. */
+/* Returns the hash of a tensor that most ranks have. If several hashes are equally frequent, it is
+ * the hash of the lowest rank. */
 static uint64_t find_most_frequent(const struct replica_check *c, int tensor)
 {
     int ranks = comm_size(c->session->mesh.data), best = 0;
@@ -183,12 +183,12 @@ static status raise_difference(const struct replica_check *c, int tensor)
     int odd_count = list_ranks(c, tensor, hash, false, odd);
     int other_count = list_ranks(c, tensor, hash, true, others);
     RAISE(STATUS_DIVERGED,
-          "%s differs: the weights on rank%s %s are not those on rank%s %s. These replicas must be "
+          "%s differs between rank%s %s and rank%s %s. These replicas must be "
           "equal, so the memory or the processor of a host may be faulty%s. This state is not "
           "saved; check the hosts, then start again to resume from the last checkpoint",
           model_parameters(c->session->model, &count)[tensor].name, text_plural(odd_count), odd,
           text_plural(other_count), others,
-          odd_count < other_count ? ", most likely that of the ranks named first" : "");
+          odd_count < other_count ? ", most likely a host of the ranks named first" : "");
 }
 
 static status compare_replicas(const struct replica_check *c)

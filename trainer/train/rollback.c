@@ -3,6 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
+#include "trainer/model/linear.h"
+
 enum { REGIONS_MAX = 7 };
 
 /* A range of memory that steps change. */
@@ -35,8 +38,8 @@ static void list_regions(struct rollback *r, const struct model *m,
     int count = 0;
     const struct model_parameter *parameters = model_parameters(m, &count);
     const struct optimizer *o = sharded_optimizer_inner(optimizer);
-    int64_t vectors = 0, trained = model_trained_elements(parameters, count);
-    int64_t owned = optimizer_elements(o);
+    int64_t vectors = 0, trained = model_trained_elems(parameters, count);
+    int64_t owned = optimizer_elems(o);
     size_t moment_bytes = dtype_bytes(optimizer_moment_dtype(o));
     float *all_vectors = model_vectors(m, &vectors);
     add_region(r, model_weights(m), trained, sizeof(float));
@@ -54,8 +57,8 @@ status rollback_create(const struct session *session, const struct sharded_optim
                        struct rollback **out)
 {
     *out = NULL;
-    struct rollback *r = calloc(1, sizeof *r);
-    REQUIRE(r != NULL, STATUS_INTERNAL, "out of memory for a copy of the weights");
+    struct rollback *r = NULL;
+    TRY(ALLOCATE(r, 1, "a copy of the weights"));
     r->device = session->device;
     r->stream = kernels_stream(session->kernels);
     list_regions(r, session->model, optimizer);
@@ -101,7 +104,7 @@ status rollback_restore(struct rollback *r)
 int64_t rollback_compute_bytes(const struct model_parameter *parameters, int count, bool has_bf16,
                                bool released, int64_t owned_elems, int64_t moment_bytes)
 {
-    int64_t trained = model_trained_elements(parameters, count), vectors = 0;
+    int64_t trained = model_trained_elems(parameters, count), vectors = 0;
     bool adapters = false;
     for (int i = 0; i < count; i++) {
         adapters = adapters || model_is_adapter(&parameters[i]);

@@ -1,8 +1,8 @@
-/* A copy, in host memory, of all that an optimizer step changes on this rank: trained weights and
- * moments (train.on_spike: rollback). Restored values have the same bits. */
+/* A copy in host memory of the values that an optimizer step changes on this rank: the trained
+ * weights and the moments. train.on_spike: rollback uses it. Restored values have the same bits. */
 #pragma once
 
-#include "trainer/train/sharded_optimizer.h"
+#include "trainer/train/step/sharded_optimizer.h"
 
 struct rollback;
 
@@ -28,8 +28,8 @@ status rollback_restore(struct rollback *rollback);
 
 /* rollback_compute_bytes - compute the size of the copy on one rank.
  *
- * Units     owned_elems, moment_bytes: elements with moments on this rank, and the bytes of both
- *           moments; released: with ZeRO and bf16, a rank keeps
- *           the f32 weights of its shards only */
+ * Units     owned_elems: elements with moments on this rank; moment_bytes: bytes of both moments;
+ *           released: the rank keeps the f32 weights of its shards only, as with ZeRO and bf16;
+ *           has_bf16: the model has a bf16 copy of its weights */
 int64_t rollback_compute_bytes(const struct model_parameter *parameters, int count, bool has_bf16,
                                bool released, int64_t owned_elems, int64_t moment_bytes);

@@ -14,6 +14,6 @@ struct run_report {
 /* run_report_write - write report.html on rank 0; a failure is the warning W-REPORT.
  *
  * Before the end of the run (last is false) nothing is written if the reports would take more than
- * 1 % of the time, so that a run with a long history does not wait for them. A pending error is
+ * 1 % of the time. A run with a long history then does not wait for them. A pending error is
  * kept. */
 void run_report_write(struct run_report *r, const struct job *job, bool last);

@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "base/memory.h"
+#include "trainer/model/linear.h"
 
 enum { SPIKE_TEXT_BYTES = 256, DOUBLINGS_MAX = 20, WARNINGS_MAX = 10 };
 
@@ -30,7 +31,7 @@ status spike_response_copy(struct spike_response *response, struct job *job)
     return comm_agree(job->world, rollback_copy(job->rollback));
 }
 
-/* Adds the spike to those of the run. */
+/* Adds the spike to the spikes of the run. */
 static status count_spike(struct job *job, const struct spike_event *e)
 {
     struct checkpoint_spikes *spikes = &job->state.spikes;

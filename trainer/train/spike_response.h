@@ -1,7 +1,7 @@
 /* The response to a loss spike (train.on_spike): a warning, a skipped update, or a rollback.
  *
- * A rollback restores weights, moments and counters of the last copy, which is taken at the start
- * and at each checkpoint, and continues after the samples of the spike. All samples since the copy
+ * A copy of weights, moments and counters is made at the start and at each checkpoint. A rollback
+ * restores the last copy and continues after the samples of the spike. All samples since the copy
  * are skipped, as in PaLM (Chowdhery et al. 2022, arXiv:2204.02311, section 5.1). Each further
  * rollback to the same copy skips more global batches: 1, 2, 4, 8, ... A save right after a
  * rollback stores its counters, so that a resumed run does not repeat it. */
@@ -10,9 +10,9 @@
 #include "trainer/train/job.h"
 
 struct spike_response {
-    struct checkpoint_state copy; /* counters of the last copy; at first those of the job */
+    struct checkpoint_state copy; /* counters of the last copy; at first the job's counters */
     bool after_spike;             /* the previous step was a spike */
-    int warnings;                 /* printed with train.on_spike: warn in this process */
+    int warnings;                 /* number of warnings of this process with train.on_spike: warn */
 };
 
 /* The description of a spike for metrics.jsonl. */
@@ -31,7 +31,7 @@ status spike_response_copy(struct spike_response *response, struct job *job);
 
 /* spike_response_apply - respond to a step that was just done. Call it before the counters advance.
  *
- * After a rollback (*out).action is "rollback", and the counters are those of the copy.
+ * After a rollback (*out).action is "rollback", and the counters have the values of the copy.
  *
  * Order     collective
  * Errors    STATUS_NOT_FINITE if there are more than train.max_spikes spikes; on all ranks and

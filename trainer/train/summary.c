@@ -65,7 +65,7 @@ static double find_best_step(const struct job *job, const struct history_series 
                : s->steps[find_best(s, rule->greater_is_better)];
 }
 
-/* Logs the first, best and last evaluation. The best one is that of evaluate.metric. */
+/* Logs the first, best and last evaluation. evaluate.metric selects the best one. */
 static void log_evaluations(const struct job *job, const struct history *h)
 {
     const struct early_stopping_rule *rule = &job->early_stopping_rule;
@@ -92,8 +92,7 @@ static void append_text(char *command, const char *text)
     snprintf(command + used, COMMAND_BYTES - used, "%s", text);
 }
 
-/* Appends a word to a command, in quotes if the shell would change it. Cuts a command that is too
- * long. */
+/* Appends a word to a command, in quotes if the shell would change it. Cuts a long command. */
 static void append_word(char *command, const char *word)
 {
     static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"

@@ -24,7 +24,7 @@ struct train_line_traffic train_line_take_traffic(const struct mesh *mesh);
 int64_t train_line_peak_memory_bytes(void);
 
 /* train_line_peak_tflops - return the peak rate of the device, the reference of MFU, in 1e12 FLOPs
- * per second; 0: unknown. With FP8 it is the dense FP8 rate, twice that of bf16. */
+ * per second; 0: unknown. With FP8 it is the dense FP8 rate, twice the rate of bf16. */
 double train_line_peak_tflops(const struct job *job);
 
 /* train_line_write - write a line about the newest step and the interval.

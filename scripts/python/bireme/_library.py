@@ -41,6 +41,22 @@ class GenerateOptions(ctypes.Structure):
     ]
 
 
+class TranslateOptions(ctypes.Structure):
+    """bm_translate_options"""
+
+    _fields_ = [
+        ("source_prefix", c_char_p),
+        ("source_lang", c_char_p),
+        ("target_lang", c_char_p),
+        ("max_new_tokens", c_int64),
+        ("min_new_tokens", c_int64),
+        ("num_beams", c_int64),
+        ("length_penalty", c_double),
+        ("no_repeat_ngram_size", c_int64),
+        ("early_stopping", c_int),
+    ]
+
+
 class Facts(ctypes.Structure):
     """bm_model_facts"""
 
@@ -100,6 +116,9 @@ _calls = {
     "bm_generate": [c_void_p, _ids, c_int64, *_generated],
     "bm_generate_text": [c_void_p, *_text, *_generated],
     "bm_chat": [c_void_p, POINTER(Message), c_int64, *_generated],
+    "bm_translate": [
+        c_void_p, *_text, POINTER(TranslateOptions), POINTER(c_void_p), POINTER(c_size_t)
+    ],  # fmt: skip
     "bm_log_probabilities": [c_void_p, _ids, c_int64, POINTER(c_double)],
     "bm_logits": [c_void_p, _ids, c_int64, POINTER(c_float)],
     "bm_embed": [c_void_p, *_text, POINTER(c_float)],
@@ -118,6 +137,7 @@ _others = {
     "bm_model_facts_of": (Facts, [c_void_p]),
     "bm_model_checkpoint": (c_char_p, [c_void_p]),
     "bm_generate_defaults": (GenerateOptions, []),
+    "bm_translate_defaults": (TranslateOptions, []),
     "bm_generate_end": (c_int, [c_void_p]),
 }
 

@@ -14,7 +14,7 @@ from typing import Iterator, Mapping, NamedTuple, Sequence, Union
 import numpy as np
 
 from ._library import STREAM, AnswerSpan, BiremeError, Facts, GenerateOptions, LabelEntry, Message
-from ._library import TokenEntry, call, library, take_text
+from ._library import TokenEntry, TranslateOptions, call, library, take_text
 
 Ids = Union[Sequence[int], np.ndarray]
 _ENDS = ("none", "token", "stop", "length", "positions", "stream")
@@ -100,7 +100,7 @@ class Model:
 
     @property
     def vocabulary(self) -> int:
-        """Token ids are in [0, vocabulary)."""
+        """Generated ids are in [0, vocabulary). With two vocabularies, it is the one of targets."""
         return self._facts.vocabulary
 
     @property
@@ -147,10 +147,13 @@ class Model:
     ) -> str | Iterator[str]:
         """Generate the text that follows a prompt, a text or token ids.
 
-        The options are those of `bireme generate`: max_new_tokens=100, temperature=1.0, top_k=0,
-        top_p=1.0, repetition_penalty=1.0, num_beams=1, length_penalty=1.0, seed=0, slide=True, and
-        stop, a string or several. With `stream` the result is an iterator of pieces of the text;
-        the generation ends if the iterator is closed.
+        The options are the same as in `bireme generate`: max_new_tokens=100, temperature=1.0,
+        top_k=0, top_p=1.0, repetition_penalty=1.0, num_beams=1, length_penalty=1.0, seed=0,
+        slide=True, and stop, a string or several. With `stream` the result is an iterator of pieces
+        of the text; the generation ends if the iterator is closed.
+
+        The prompt of an encoder-decoder is its source. Without options, such a model has
+        temperature=0 and the settings of the checkpoint's generation_config.json.
         """
         if isinstance(prompt, str):
             data = prompt.encode()
@@ -168,7 +171,7 @@ class Model:
         """Generate the assistant's next message of a conversation.
 
         A message is ``{"role": "user", "content": "..."}``, with the role system, user or assistant.
-        The options are those of `generate`.
+        The options are the same as in `generate`.
         """
         texts = [message["content"].encode() for message in messages]
         entries = (Message * len(texts))(
@@ -179,6 +182,29 @@ class Model:
         )
         return self._generate("bm_chat", (entries, len(texts)), options, stream, texts)
 
+    def translate(self, source: str | Sequence[str], **options: object) -> str | list[str]:
+        """Generate the target of a source, or of each of several, with an encoder-decoder.
+
+        The options are the same as in `bireme translate`: source_prefix, source_lang, target_lang,
+        max_new_tokens, min_new_tokens, num_beams, length_penalty, no_repeat_ngram_size and
+        early_stopping. The defaults come from the checkpoint's generation_config.json.
+        """
+        settings: TranslateOptions = library.bm_translate_defaults()
+        known = {name for name, _ in TranslateOptions._fields_}
+        for name, value in options.items():
+            if name not in known:
+                raise TypeError(f"unknown option {name!r}; the options are {', '.join(sorted(known))}")
+            setattr(settings, name, value.encode() if isinstance(value, str) else value)
+        targets = []
+        for one in [source] if isinstance(source, str) else source:
+            data, text, count = one.encode(), c_void_p(), c_size_t()
+            call(
+                "bm_translate", self._handle, data, len(data), byref(settings), byref(text),
+                byref(count),
+            )  # fmt: skip
+            targets.append(take_text(text, count))
+        return targets[0] if isinstance(source, str) else targets
+
     def _generate(
         self,
         function: str,
@@ -187,13 +213,13 @@ class Model:
         stream: bool,
         *kept: object,
     ) -> str | Iterator[str]:
-        settings, stops = _make_options(options)
+        settings, stops = _make_options(options) if options else (None, None)
         if stream:
             return self._stream(function, prompt, settings, (stops, kept))
         text, count = c_void_p(), c_size_t()
+        pointer = byref(settings) if settings is not None else None
         call(
-            function, self._handle, *prompt, byref(settings), STREAM(), None, byref(text),
-            byref(count),
+            function, self._handle, *prompt, pointer, STREAM(), None, byref(text), byref(count)
         )  # fmt: skip
         return take_text(text, count)
 
@@ -201,7 +227,7 @@ class Model:
         self,
         function: str,
         prompt: tuple[object, int],
-        settings: GenerateOptions,
+        settings: GenerateOptions | None,
         kept: tuple[object, ...],
     ) -> Iterator[str]:
         """Yield the pieces of a text, which another thread generates."""
@@ -214,8 +240,9 @@ class Model:
 
         def run() -> None:
             callback = STREAM(receive)
+            pointer = byref(settings) if settings is not None else None
             try:
-                call(function, self._handle, *prompt, byref(settings), callback, None, None, None)
+                call(function, self._handle, *prompt, pointer, callback, None, None, None)
                 pieces.put(None)
             except BaseException as error:  # raised again in the caller's thread
                 pieces.put(error)

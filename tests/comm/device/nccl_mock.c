@@ -1,9 +1,9 @@
 /* A mock of libnccl 2.28.9 without GPUs: NCCL's functions and their return codes. nccl_mock_run.c
  * executes the calls in host memory, between processes of one host.
  *
- * The return codes are those of NCCL's sources at the tag v2.28.9-1; comments name file and line.
- * The communicators are non-blocking. A call starts an operation, which a worker thread executes,
- * and ncclCommGetAsyncError returns ncclInProgress until it is complete. Until then, another call
+ * The return codes follow NCCL's sources at the tag v2.28.9-1; comments name file and line. The
+ * communicators are non-blocking. A call starts an operation, which a worker thread executes, and
+ * ncclCommGetAsyncError returns ncclInProgress until it is complete. Until then, another call
  * returns ncclInvalidArgument. Streams are ignored: the work is complete when the communicator is
  * no longer in progress.
  *
@@ -33,6 +33,9 @@
  * size and offset on all ranks. The data of a collective must have the same window offset on all
  * ranks, or no window. Memory and communicators with an open window must not be released. The
  * unique ids must be the same on all ranks, and different from each other. */
+#include <dirent.h>
+#include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -209,11 +212,31 @@ const char *ncclGetLastError(struct nccl_comm *comm) /* init.cc:2701 */
     return nccl_mock_error();
 }
 
+#define FILE_FOLDER "/dev/shm"
+#define FILE_PREFIX "bireme-nccl-" /* the process of the id follows */
+
+/* Removes the files of processes that were killed before all ranks had mapped them. */
+static void remove_unused_files(void)
+{
+    DIR *files = opendir(FILE_FOLDER);
+    for (struct dirent *entry; files != NULL && (entry = readdir(files)) != NULL;) {
+        bool is_id = strncmp(entry->d_name, FILE_PREFIX, strlen(FILE_PREFIX)) == 0;
+        long pid = is_id ? strtol(entry->d_name + strlen(FILE_PREFIX), NULL, 10) : 0;
+        if (pid > 0 && kill((pid_t)pid, 0) != 0 && errno == ESRCH) {
+            unlinkat(dirfd(files), entry->d_name, 0);
+        }
+    }
+    if (files != NULL) {
+        closedir(files);
+    }
+}
+
 enum nccl_result ncclGetUniqueId(struct nccl_id *id) /* init.cc:158 */
 {
     CHECK_RESULT(check_pointer(id));
+    remove_unused_files();
     memset(id, 0, sizeof *id);
-    snprintf(id->bytes, sizeof id->bytes, "bireme-nccl-%ld-%.0f-%d", (long)getpid(),
+    snprintf(id->bytes, sizeof id->bytes, FILE_PREFIX "%ld-%.0f-%d", (long)getpid(),
              1e6 * clock_epoch_seconds(), nccl_mock_state()->ids_created++);
     return NCCL_SUCCESS;
 }
@@ -257,7 +280,7 @@ static enum nccl_result start_init(struct nccl_comm **out, int ranks, int rank, 
     memcpy(copy, ids, (size_t)id_count * sizeof *ids);
     *comm = (struct nccl_comm){
         .rank = rank, .size = ranks, .first = true, .ids = copy, .id_count = id_count};
-    snprintf(comm->path, sizeof comm->path, "/dev/shm/%.127s", ids[0].bytes);
+    snprintf(comm->path, sizeof comm->path, FILE_FOLDER "/%.127s", ids[0].bytes);
     first_rank = rank;
     nccl_mock_state()->ids_used = id_count;
     *out = comm;
@@ -452,7 +475,7 @@ enum nccl_result ncclCommWindowDeregister(struct nccl_comm *comm, struct nccl_wi
 /* ---- collectives ---- */
 
 /* ArgsCheck (argcheck.cc:45), then taskAppend (enqueue.cc:2548): collectives without data do
- * nothing, and those of one rank are complete at once. */
+ * nothing, and collectives of one rank are complete at once. */
 static enum nccl_result append_collective(struct nccl_comm *comm, const struct call *call)
 {
     bool is_rooted = call->kind == BROADCAST || call->kind == REDUCE;

@@ -3,7 +3,7 @@
  * the test sets, and an event stores the clock of its stream. */
 #include <math.h>
 
-#include "base/device.h"
+#include "base/device/device.h"
 #include "comm/device/device.h"
 #include "comm/device/nccl_impl.h"
 #include "tests/check.h"

@@ -85,6 +85,7 @@ grep -q 'no restart: three restarts made no new checkpoint' output || fail 'no r
 
 PATH=$real_path
 # A stop on request is not restarted, while the job runs and while the launcher waits.
+: >output # remove the output of the previous job
 "$launch" -n 2 --restarts 3 "$program" child until_stopped x >output 2>&1 &
 launcher=$!
 for ((i = 0; i < 100; i++)); do

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Tests a job on two hosts, simulated by network namespaces with a router between them. The job
 # continues after a short outage. It ends soon on both hosts if the network is cut or the daemon of
-# the other host dies.
+# the other host dies. After a killed mpirun, no file and no shared memory of the job remains.
 #
 #   test_network.sh PROGRAM
 #
@@ -15,9 +15,12 @@ folder=$(mktemp -d)
 token=network-$$
 trap 'hosts_remove; rm -rf "$folder"' EXIT
 hosts_make "$folder"
+export TMPDIR=$folder/tmp
+mkdir "$TMPDIR"
 
 # start_job MODE: start four ranks on the two hosts and wait until they run.
 start_job() {
+    : >"$folder/output" # remove the output of the previous job
     hosts_run "$launch" -n 4 --host "near:2,$hosts_address:2" --no-bind "${hosts_options[@]}" \
         "$program" child "$1" $token >"$folder/output" 2>&1 &
     job=$!
@@ -73,6 +76,31 @@ start_job steps
 hosts_forward 0
 check_end 'a silent cut' 71 40 E-RANK-LOST
 hosts_forward 1
+
+# list_files: print the temporary files and the shared memory of the hosts near and far.
+list_files() {
+    find "$TMPDIR" /dev/shm -mindepth 1 \( -path "$TMPDIR/*" -o -name 'vader_segment.near.*' \
+        -o -name 'vader_segment.far.*' \) 2>/dev/null | sort
+}
+
+before=$(list_files)
+start_job steps
+mpirun=
+for process in $(ip netns pids "$hosts_near"); do
+    [ "$(cat "/proc/$process/comm" 2>/dev/null)" != mpirun ] || mpirun=$process
+done
+kill -KILL "$mpirun"
+check_end 'a killed mpirun' 71 20 E-RANK-LOST
+for ((i = 0; i < 200; i++)); do # the daemon of the other host needs time to end
+    after=$(list_files)
+    [ "$after" != "$before" ] || break
+    sleep 0.1
+done
+if [ "$after" != "$before" ]; then
+    echo 'a killed mpirun leaves files:'
+    comm -13 <(echo "$before") <(echo "$after")
+    exit 1
+fi
 
 start_job steps
 daemon=

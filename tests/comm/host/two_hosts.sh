@@ -37,7 +37,9 @@ hosts_forward() {
     ip netns exec "$hosts_router" sysctl -qw net.ipv4.ip_forward="$1"
 }
 
-# hosts_make FOLDER: create the hosts. FOLDER receives the agent that replaces ssh for mpirun.
+# hosts_make FOLDER: create the hosts, and write the agent that replaces ssh for mpirun to FOLDER.
+# After an error, mpirun kills the agent. As with ssh, the daemon of the other host is a separate
+# process.
 hosts_make() {
     [ "${BIREME_LONG:-0}" = 1 ] || hosts_skip 'takes 25 s: set BIREME_LONG=1 to run it'
     [ "$(id -u)" = 0 ] || hosts_skip 'namespaces need root'
@@ -52,7 +54,8 @@ hosts_make() {
     cat >"$1/rsh" <<SHELL
 #!/bin/bash
 shift
-exec ip netns exec $hosts_far unshare --uts bash -c 'hostname far; exec bash -c "\$1"' _ "\$*"
+setsid --wait ip netns exec $hosts_far unshare --uts \\
+    bash -c 'hostname far; exec bash -c "\$1"' _ "\$*"
 SHELL
     chmod +x "$1/rsh"
     hosts_options=(--mpirun --mca --mpirun plm_rsh_agent --mpirun "$1/rsh"

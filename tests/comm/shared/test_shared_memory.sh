@@ -17,7 +17,7 @@ mpirun=(mpirun --oversubscribe --mca mpi_yield_when_idle 1 -np 2)
 
 # KiB of /dev/shm, and whether both windows fit: 1 MiB for each rank to exchange data, and 1.2 MB
 # for each rank with the data of the test. Into 3000 KiB only the first one fits.
-for case in '4 no' '3000 no' '40960 yes'; do
+for case in '4 no' '1024 no' '3000 no' '40960 yes' '65536 yes'; do
     read -r kib fits <<<"$case"
     mount -t tmpfs -o "size=${kib}k,mode=1777" none /dev/shm 2>/dev/null || {
         echo 'skipped: mounting is not permitted'

@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/memory.h"
+#include "comm/device/device.h"
 #include "comm/watchdog/straggler.h"
 #include "comm/watchdog/watchdog.h"
 #include "tests/check.h"
@@ -461,6 +462,72 @@ static void act_startup_extended(struct comm *world)
     CHECK_OK(comm_barrier(world));
 }
 
+/* ---- no memory on one rank ---- */
+
+/* The test links with --wrap=calloc. */
+void *__real_calloc(size_t count, size_t bytes);
+void *__wrap_calloc(size_t count, size_t bytes);
+
+static _Atomic int failing_call; /* number of the next call of calloc that fails; 0: none */
+
+void *__wrap_calloc(size_t count, size_t bytes)
+{
+    bool fails = failing_call > 0 && --failing_call == 0;
+    return fails ? NULL : __real_calloc(count, bytes);
+}
+
+static void fail_call(struct comm *world, int number)
+{
+    failing_call = is_culprit(world) ? number : 0;
+}
+
+/* The other ranks have started the collective and wait for the culprit, so it ends the job. */
+static void act_memory_for_start(struct comm *world)
+{
+    static float data[1000];
+    struct comm_request *request = NULL;
+    fail_call(world, 1);
+    status result = comm_all_reduce_start(world, data, 1000, &request);
+    KEEP_FIRST(result, comm_wait(world, &request));
+    comm_abort(world, comm_agree(world, result));
+}
+
+static void act_device_memory(struct comm *world, int number)
+{
+    struct comm *group = NULL;
+    struct comm_device_options options = {0};
+    CHECK_OK(device_create(DEVICE_CPU, 0, &options.device));
+    log_quiet(true); /* all ranks use one device, which would log a warning */
+    fail_call(world, number);
+    (void)comm_device_create(world, &options, &group);
+    CHECK(!is_culprit(world)); /* the culprit has ended the job */
+    clock_sleep(60);
+}
+
+/* The allocation before the ranks compare their devices fails. */
+static void act_memory_for_device(struct comm *world)
+{
+    act_device_memory(world, 1);
+}
+
+/* The allocation after the comparison fails: the memory of the communicator itself. */
+static void act_memory_for_staged(struct comm *world)
+{
+    act_device_memory(world, 2);
+}
+
+/* All ranks get the error, and the next collective is the same on all of them. */
+static void act_memory_for_window(struct comm *world)
+{
+    void *memory = NULL;
+    fail_call(world, 1);
+    status result = comm_allocate(world, 4096, &memory);
+    CHECK(result == STATUS_INTERNAL && status_pending()->code == STATUS_OK);
+    CHECK_OK(comm_barrier(world));
+    CHECK_OK(comm_allocate(world, 4096, &memory));
+    comm_abort(world, result);
+}
+
 static void act_nothing(struct comm *world)
 {
     CHECK_OK(comm_barrier(world));
@@ -469,6 +536,7 @@ static void act_nothing(struct comm *world)
 #define RANK "error: rank "
 #define HANG RANK, "[E-HANG]"
 #define LOST RANK "1 ", "[E-RANK-LOST]"
+#define NO_MEMORY RANK "1 ", "[E-INTERNAL]"
 static const struct fault faults[] = {
     {"agree_one", act_agree_one, 65, RANK "1 ", "[E-DATA]", "shard seven is bad", NULL},
     {"agree_all", act_agree_all, 74, RANK "0 ", "[E-WRITE]", "rank 0 of all", NULL},
@@ -499,6 +567,10 @@ static const struct fault faults[] = {
     {"suspended", act_suspended, 0, NULL, NULL, NULL, NULL},
     {"until_stopped", act_until_stopped, 75, NULL, NULL, NULL, NULL},
     {"steps", act_steps, 0, NULL, NULL, NULL, NULL},
+    {"memory_for_start", act_memory_for_start, 70, NO_MEMORY, "a collective", NULL},
+    {"memory_for_device", act_memory_for_device, 70, NO_MEMORY, "the devices of the ranks", NULL},
+    {"memory_for_staged", act_memory_for_staged, 70, NO_MEMORY, "a communicator", NULL},
+    {"memory_for_window", act_memory_for_window, 70, NO_MEMORY, "a host mirror", NULL},
     {"init_hang", act_nothing, 76, HANG, "MPI_Init", "BIREME_INIT_SECONDS=2"},
     {"startup_limit", act_startup_limit, 76, RANK "1 ", "[E-HANG]",
      "parallel.start_seconds): this rank in phase 'resume'", NULL},

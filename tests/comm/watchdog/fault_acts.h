@@ -15,6 +15,5 @@ struct fault {
     const char *setting; /* NAME=VALUE in the environment of the ranks, or NULL */
 };
 
-/* fault_acts_find - return the fault with this mode; ends the process with code 64 if there is
- * none. */
+/* fault_acts_find - return the fault with this mode; without one, end the process with code 64. */
 const struct fault *fault_acts_find(const char *mode);

@@ -21,6 +21,7 @@ typedef enum { CUBLASLT_TYPE_NUMBERS(CUBLASLT_NUMBER) } cudaDataType_t;
 typedef enum { CUBLASLT_OPERATION_NUMBERS(CUBLASLT_NUMBER) } cublasOperation_t;
 typedef enum { CUBLASLT_COMPUTE_NUMBERS(CUBLASLT_NUMBER) } cublasComputeType_t;
 typedef enum { CUBLASLT_DESC_NUMBERS(CUBLASLT_NUMBER) } cublasLtMatmulDescAttributes_t;
+typedef enum { CUBLASLT_SCALE_NUMBERS(CUBLASLT_NUMBER) } cublasLtMatmulMatrixScale_t;
 typedef enum { CUBLASLT_PREF_NUMBERS(CUBLASLT_NUMBER) } cublasLtMatmulPreferenceAttributes_t;
 typedef enum { CUBLASLT_EPILOGUE_NUMBERS(CUBLASLT_NUMBER) } cublasLtEpilogue_t;
 typedef enum { CUBLASLT_REDUCTION_NUMBERS(CUBLASLT_NUMBER) } cublasLtReductionScheme_t;

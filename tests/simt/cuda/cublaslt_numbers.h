@@ -24,7 +24,12 @@
     X(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, 11)                                               \
     X(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, 12)                                                    \
     X(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, 17)                                                    \
-    X(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, 18)
+    X(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, 18)                                                    \
+    X(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, 31)                                                       \
+    X(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, 32)
+#define CUBLASLT_SCALE_NUMBERS(X)                                                                  \
+    X(CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F, 0)                                                  \
+    X(CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F, 3)
 #define CUBLASLT_PREF_NUMBERS(X)                                                                   \
     X(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, 1)                                                 \
     X(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, 3)                                               \

@@ -141,12 +141,12 @@ test_columns() {
         2>stderr || fail 'no columns of standard input'
     cmp out plain || fail 'other vectors of standard input'
     run_bireme 65 embed --checkpoint bert --columns text=name three.csv
-    expect_error 'three.csv:2: no field "name" (the row has "stars", "review"'
+    expect_error "three.csv:2: no field 'name' (the row has 'stars', 'review'"
     echo '{"review": "a\u0000b"}' >>three.jsonl
     run_bireme 65 embed --checkpoint bert --columns text=review three.jsonl
-    expect_error 'three.jsonl:4: the field "text" contains a NUL'
+    expect_error "three.jsonl:4: the field 'text' contains a NUL"
     run_bireme 64 embed --checkpoint bert --columns txt=review three.csv
-    expect_error 'did you mean "text"'
+    expect_error "did you mean 'text'"
     run_bireme 0 score --checkpoint run three
     cp out plain
     run_bireme 0 score --checkpoint run --columns text=review three.csv
@@ -192,6 +192,9 @@ test_attention() {
     run_bireme 0 attention --checkpoint bert 'another text' --output page.html
     run_bireme 73 attention --checkpoint bert 'a' --output bert.yaml
     expect_error 'bert.yaml exists and is not a report'
+    run_bireme 64 attention --checkpoint bert 'a' --output page.png
+    expect_error 'page.png: the output is an HTML page; give the file a name that ends with .html'
+    [ ! -e page.png ] || fail 'page.png was written'
     run_bireme 64 attention --checkpoint bert 'a'
     expect_error 'attention has no output; add --output FILE.html or --json'
     check_damaged bert attention --json 'a [MASK]'
@@ -322,9 +325,12 @@ test_classify() {
         choose.tsv
     cmp out plain || fail 'other choices of a table'
     run_bireme 65 classify --checkpoint choose-run --columns text=a choose.tsv
-    expect_error 'choose.tsv:2: no field "choices" (the row has "a"'
+    expect_error "choose.tsv:2: no field 'choices' (the row has 'a'"
     run_bireme 65 classify --checkpoint choose-run --columns text=a,choices=b choose.tsv
     expect_error 'if each text has a column, write --columns choices=A,choices=B'
+    echo '{"text": "a", "choices": ["b", "c\u0000d"]}' >nul.jsonl
+    run_bireme 65 classify --checkpoint choose-run --columns text=text nul.jsonl
+    expect_error "nul.jsonl:1: the field 'choices': element 1 .* contains a NUL character"
     echo 'no choice' >one
     run_bireme 65 classify --checkpoint choose-run one
     expect_error 'one:1: the line has 0 choices'
@@ -388,7 +394,7 @@ test_answer() {
         answer.jsonl
     sed 's/"question"/"other"/' answer.jsonl >other.jsonl
     run_bireme 65 answer --checkpoint reads --columns context=context other.jsonl
-    expect_error 'other.jsonl:1: no field "question"; give --columns question=COLUMN'
+    expect_error "other.jsonl:1: no field 'question'; give --columns question=COLUMN"
     # One question for a long text, in windows: the answer is at the printed position.
     { tr '\n' ' ' <answer.right | sed 's/form/f\xc3\xb6rm/g' && echo; } >long
     run_bireme 0 answer --checkpoint reads --question 'what of user' --json long

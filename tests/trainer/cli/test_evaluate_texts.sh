@@ -31,7 +31,7 @@ expect_error 'latin:2: not valid UTF-8'
 run_bireme 66 evaluate --predictions missing --references references
 expect_error 'missing'
 run_bireme 64 evaluate --predictions predictions --references references --metrics bleu,meteor
-expect_error 'no metric "meteor"'
+expect_error "no metric 'meteor'"
 run_bireme 64 evaluate --predictions predictions
 expect_error 'both --predictions FILE and --references FILE'
 run_bireme 64 evaluate --predictions predictions --references references --checkpoint run

@@ -1,16 +1,14 @@
 #!/bin/bash
-# The help of every command fits into the terminal, and all widths print the same words.
+# The help of every command fits into the terminal, and has the same words at all widths. The help
+# ends with examples, and the command accepts these examples.
 set -u
 program=${BIREME_PROGRAM:?}
 source "${BIREME_SOURCE_DIR:?}/tests/temporary_folder.sh"
 
-# list_names SECTION ARGUMENT...: print the names in this section of a help.
+# list_names SECTION: print the names in this section of the help that check_help has written last.
 list_names() {
-    local section=$1
-    shift
-    COLUMNS=120 "$program" "$@" --help |
-        awk -v section="$section" '!/^  / { inside = $0 == section; next }
-            inside && /^  [^ ]/ { print $1 }'
+    awk -v section="$1" '!/^  / { inside = $0 == section; next }
+        inside && /^  [^ ]/ { print $1 }' 120
 }
 
 # check_help ARGUMENT...: the help of a command has at most 60, 80 and 120 columns.
@@ -26,14 +24,48 @@ check_help() {
     done
 }
 
+# These functions replace the programs of the examples. A call only parses its options.
+bireme() {
+    echo "$*" >>calls
+    "$program" "$@" --help=check >>output 2>&1 || echo "bireme $*" >>output
+}
+mpirun() {
+    shift 2 # -np N
+    "$@"
+}
+
+# check_examples ARGUMENT...: the help that check_help has written last has one to three examples.
+# Each is a call of this command that the command accepts.
+check_examples() {
+    local count
+    sed '1,/^examples:$/d; s/^  //' 80 >examples
+    count=$(grep -c '^[^ ]' examples)
+    [ "$count" -ge 1 ] && [ "$count" -le 3 ] || fail "bireme $* --help has $count examples"
+    : >calls
+    : >output
+    (eval "$(cat examples)") >unused 2>&1 || fail "bireme $*: an example fails: $(cat unused)"
+    ! [ -s output ] || fail "bireme $*: an example is refused: $(cat output)"
+    [ "$(grep -c "^$* " calls)" = "$count" ] ||
+        fail "bireme $*: not all examples call the command: $(cat calls)"
+}
+
 check_help
-for command in $(list_names commands:); do
+commands=$(list_names commands:)
+for command in $commands; do
     check_help "$command"
-    for subcommand in $(list_names subcommands: "$command"); do
+    check_examples "$command"
+    for subcommand in $(list_names subcommands:); do
         check_help "$command" "$subcommand"
+        check_examples "$command" "$subcommand"
     done
 done
-[ "$(wc -l <60)" -gt 5 ] || fail 'no help'
+# The examples would not be checked if --help=check accepted every option.
+for arguments in 'train recipe.yaml --resum=never' 'train' 'chat --checkpoint run --top-k x'; do
+    # shellcheck disable=SC2086 # several arguments
+    "$program" $arguments --help=check 2>stderr
+    [ $? = 64 ] || fail "--help=check accepts 'bireme $arguments'"
+done
+[ "$(wc -w <<<"$commands")" -gt 20 ] || fail "commands: $commands"
 
 # Values that are no width, and the default.
 "$program" train --help >default

@@ -241,8 +241,8 @@ test_permission() {
     run_bireme 77 inspect data
     expect_error 'data: found 1 fault in its shards; make the shards in the list readable'
     grep -q 'train-00000-of-00001.h5 .*Permission denied' out || fail "inspect: $(cat out)"
-    grep -q 'validation-00000-of-00001.h5 .* whole$' out ||
-        fail "the other shard is not whole: $(cat out)"
+    grep -q 'validation-00000-of-00001.h5 .* valid$' out ||
+        fail "the other shard is not valid: $(cat out)"
     run_bireme 77 inspect data --json
     grep -q '"vocab_size": 0' out && fail "the vocabulary is that of the unread shard: $(cat out)"
     run_bireme 77 inspect data/train-00000-of-00001.h5

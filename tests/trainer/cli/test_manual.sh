@@ -1,5 +1,5 @@
 #!/bin/bash
-# The manual pages describe every command and option, and the completions for bash and zsh offer
+# The man pages describe every command and option, and the completions for bash and zsh offer
 # them.
 set -u
 program=${BIREME_PROGRAM:?} source=${BIREME_SOURCE_DIR:?}
@@ -7,7 +7,8 @@ source "${BIREME_SOURCE_DIR:?}/tests/temporary_folder.sh"
 
 "$source/scripts/generate_manual.sh" "$program" manual || fail 'no manual'
 
-# check_page ARGUMENT...: the page of a command has each option of its help. groff reports no error.
+# check_page ARGUMENT...: the page of a command has the options and the examples of its help. groff
+# reports no error.
 check_page() {
     local name option
     name=$(IFS=- && echo "bireme-$*")
@@ -18,6 +19,10 @@ check_page() {
     while read -r option; do
         grep -qE "^\.BI --$option( |\$)" page || fail "the page $name has no option --$option"
     done <options
+    COLUMNS=120 "$program" "$@" --help | sed '1,/^examples:$/d; s/^  //' >examples
+    sed -n '/^\.SH EXAMPLES$/,/^\.fi$/p' page | sed '1,2d; $d; s/\\e/\\/g' | cmp - examples ||
+        fail "the page $name has other examples"
+    [ -s examples ] || fail "bireme $* --help has no examples"
     if command -v groff >/dev/null; then
         groff -man -ww -Tutf8 "manual/man1/$name.1" 2>&1 >/dev/null | grep . &&
             fail "groff reports errors in $name"
@@ -81,7 +86,7 @@ expect_completion 'bireme|bench|' kernels comm
 expect_completion 'bireme|bench|--json|k' kernels
 
 command -v zsh >/dev/null || {
-    echo 'skipped: zsh is not installed; manual pages and bash passed'
+    echo 'skipped: zsh is not installed; man pages and bash passed'
     exit 77
 }
 cat >stub.zsh <<'END'

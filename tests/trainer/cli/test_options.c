@@ -176,17 +176,31 @@ static void test_refused(void)
     check_refused("c --output o --input p --zzzzzz", "unknown option '--zzzzzz'");
 }
 
+/* With the last argument --help=check, options are parsed as always, and nothing else happens. */
+static void test_check(void)
+{
+    struct values v = {0};
+    bool help = false;
+    const char *valid[] = {"c", "--output", "o", "--input", "p", "q", OPTIONS_HELP_CHECK};
+    CHECK_OK(parse_arguments(&v, COUNT(valid), (char **)valid, &help));
+    CHECK(help && v.inputs.items == NULL && v.inputs.count == 0);
+    check_refused("c --output o --jsn " OPTIONS_HELP_CHECK, "unknown option '--jsn'");
+    check_refused("c " OPTIONS_HELP_CHECK, "--output DIR is missing");
+    check_refused("c --output " OPTIONS_HELP_CHECK, "--output needs a value");
+}
+
 static void test_subcommand(void)
 {
     const char *argv[] = {"tokenizer", "encode", NULL};
     const char *misspelled[] = {"tokenizer", "trian", NULL};
     int which = -1;
-    CHECK_OK(options_select_subcommand("u", "train|encode|decode", "", 2, (char **)argv, &which));
+    CHECK_OK(
+        options_select_subcommand("u", "train|encode|decode", "", "", 2, (char **)argv, &which));
     CHECK_EQUAL(which, 1);
-    CHECK_FAILS(
-        options_select_subcommand("u", "train|encode|decode", "", 2, (char **)misspelled, &which),
-        STATUS_USAGE, "did you mean 'train'?");
-    CHECK_FAILS(options_select_subcommand("u", "train|encode", "", 1, (char **)argv, &which),
+    CHECK_FAILS(options_select_subcommand("u", "train|encode|decode", "", "", 2,
+                                          (char **)misspelled, &which),
+                STATUS_USAGE, "did you mean 'train'?");
+    CHECK_FAILS(options_select_subcommand("u", "train|encode", "", "", 1, (char **)argv, &which),
                 STATUS_USAGE, "tokenizer needs a subcommand (train|encode)");
 }
 
@@ -195,6 +209,7 @@ int main(void)
     test_foreign_flags();
     test_valid();
     test_refused();
+    test_check();
     test_subcommand();
     return 0;
 }

@@ -79,6 +79,9 @@ test_split() {
     expect_log 'removed, at most 12 from one example'
     prepare 0 --objective clm --input "$source/LICENSE" --validation-fraction 0.2
     expect_log '1 document from '
+    ! grep -q W-UNUSED-SETTING stderr || fail 'a warning about an option that was not given'
+    prepare 0 --objective clm --input "$source/LICENSE" --sequence-length 64
+    expect_log '--sequence-length has no effect with --objective clm'
 }
 
 # expect_same_rows FILE OPTION...: FILE gives the same shard as rows.csv.
@@ -128,16 +131,16 @@ test_columns() {
     expect_same_rows rows.jsonl --columns text=q
     # The message lists the columns; only after a good row it names --skip-bad-rows.
     prepare 65 --objective classify --input semicolon.csv --columns text=question1
-    expect_error 'semicolon.csv:2: no field "label" (the row has "id", "question1", '
+    expect_error "semicolon.csv:2: no field 'label' (the row has 'id', 'question1', "
     expect_error '--columns FIELD=NAME selects another'
     ! grep -q skip-bad-rows stderr || fail 'the message suggests to skip all rows'
     prepare 65 --objective classify --input semicolon.csv --columns text=question,label=id
-    expect_error 'no field "question" (the row has "id"'
+    expect_error "no field 'question' (the row has 'id'"
     echo '{"q": "the work"}' >>rows.jsonl
     prepare 65 --objective classify --input rows.jsonl --columns text=q
     expect_error 'rows.jsonl:3: .* use --skip-bad-rows'
     prepare 65 --objective sft --input rows.jsonl
-    expect_error 'rows.jsonl:1: no field "prompt" with "completion", .* (the row has "q",'
+    expect_error "rows.jsonl:1: no field 'prompt' with 'completion', .* (the row has 'q',"
     # Each choice can have a column.
     printf '%s\n' start,end0,end1,answer 'the work,is,of a user,1' \
         'a license,the,form,0' >choose.csv
@@ -149,18 +152,18 @@ test_columns() {
         --columns text=start,choices=end0,choices=end1,label=answer
     cmp rows/train-00000-of-00001.h5 list.h5 || fail 'other choices of a table'
     prepare 65 --objective choose --input choose.csv
-    expect_error 'choose.csv:2: no field "text" (the row has "start"'
+    expect_error "choose.csv:2: no field 'text' (the row has 'start'"
     prepare 65 --objective choose --input choose.csv --columns text=start,choices=end0
     expect_error 'write --columns choices=A,choices=B'
     prepare 65 --objective choose --input choose.csv \
         --columns text=start,choices=end0,choices=end1,label=start
     expect_error 'the label of a choice is its index, from 0'
     prepare 64 --objective choose --input choose.csv --columns text=start,text=end0
-    expect_error 'the field "text" is given twice'
+    expect_error "the field 'text' is given twice"
     prepare 64 --objective clasify --input choose.csv
     expect_error "must be one of clm.*; did you mean 'classify'?"
     prepare 64 --objective classify --input rows.csv --columns txt=question1
-    expect_error 'did you mean "text"'
+    expect_error "did you mean 'text'"
     prepare 64 --objective classify --input rows.csv --columns text
     expect_error "'text' is not FIELD=COLUMN"
     prepare 64 --objective classify --input rows.csv --columns text=a,text=b
@@ -193,7 +196,7 @@ test_plain() {
         run_bireme 0 prepare --objective clm --tokenizer letters --output plain --input $file
         grep -q W-PLAIN-TEXT stderr || fail "no warning about $file"
     done
-    expect_log 'name JSON Lines *.jsonl to read the field "text"'
+    expect_log "name JSON Lines *.jsonl to read the field 'text'"
     run_bireme 0 prepare --objective clm --tokenizer letters --output plain --input rows.csv
     expect_log 'use --columns text=COLUMN'
     expect_log 'or `bireme prepare --objective classify` for rows with labels'
@@ -321,9 +324,9 @@ test_tokenizer() {
         --columns text=review --output other
     cmp other/tokenizer.json expected/tokenizer.json || fail 'other text of standard input'
     run_bireme 65 tokenizer train --type char --input reviews.csv --columns text=none --output bad
-    grep -q 'reviews.csv:2: no field "none"' stderr || fail 'no warning about the column'
+    grep -q "reviews.csv:2: no field 'none'" stderr || fail 'no warning about the column'
     run_bireme 64 prepare --tokenizer tokenizer --input 0.3 "$source/LICENSE" --output blend
-    expect_error '0.3 is no file: prepare takes files without weights.*E-USAGE'
+    expect_error '0.3 is not a file: prepare takes files without weights.*E-USAGE'
     run_bireme 64 tokenizer train --type char --input "$source/LICENSE" --columns text=review \
         --output other
     expect_error 'is read as plain text, which has no columns'
@@ -364,7 +367,7 @@ test_labels() {
         >labels.csv
     prepare 0 --objective classify --input labels.csv
     grep -q 'W-SIMILAR-LABELS' stderr || fail 'no warning about similar labels'
-    expect_log '"Pos" and "pos "'
+    expect_log "'Pos' and 'pos '"
     ! grep -q 'W-ONE-LABEL' stderr || fail 'a warning about one label'
     ! grep -q '"neg" and' stderr || fail 'different labels are called similar'
     printf '%s\n' text,label 'the license of the user,1' >labels.csv
@@ -382,9 +385,9 @@ test_labels() {
     } >labels.csv
     prepare 0 --objective classify --input labels.csv
     grep -q 'W-SINGLE-LABELS' stderr || fail 'no warning about exchanged columns'
-    expect_log '29 of 31 examples have a label that no other example has, such as "the license'
+    expect_log "29 of 31 examples have a label that no other example has, such as 'the license"
     expect_log 'check the columns (--columns text=NAME,label=NAME)'
-    grep -q '"the license 1 of the user" 2, "the license 10 of' out || fail "labels: $(cat out)"
+    grep -q "'the license 1 of the user' 2, 'the license 10 of" out || fail "labels: $(cat out)"
     prepare 0 --objective classify --input labels.csv --columns text=label,label=text
     ! grep -q 'W-SINGLE-LABELS' stderr || fail 'a warning about two labels'
     echo '{"tokens": ["the", "user"], "labels": ["O", "o"]}' >words.jsonl
@@ -406,7 +409,7 @@ test_template() {
     run_bireme 0 "${sft[@]}" --input plain.jsonl
     ! grep -q W-NO-TEMPLATE stderr || fail 'a warning without a template'
     run_bireme 0 "${sft[@]}" --input mixed.jsonl --chat-template alpaca
-    expect_log '2 of 3 rows have texts instead of messages, so the chat template "alpaca" is not'
+    expect_log "2 of 3 rows have texts instead of messages, so the chat template 'alpaca' is not"
     expect_log '[W-NO-TEMPLATE]'
     run_bireme 0 "${sft[@]}" --input plain.jsonl # the folder now has the template
     expect_log '1 of 1 rows have texts'
@@ -530,7 +533,7 @@ test_compressed() {
     cmp rows/train-00000-of-00001.h5 expected.h5 || fail 'JSON Lines on standard input: other rows'
     echo '{"text": 3}' >bad
     run_stdin 65 bad prepare --objective sft --tokenizer tokenizer --output rows --input -
-    expect_error 'standard input:1: the field "text" is not a string'
+    expect_error "standard input:1: the field 'text' is not a string"
     prepare 64 --objective sft --input - -
     expect_error 'standard input (-) is given twice'
     prepare 64 --objective sft --input - --validation-input -

@@ -61,7 +61,7 @@ check_width --version
 # The path of a checkpoint is no valid UTF-8.
 mv run/final $'\xff'
 check_width checkpoint list $'\xff'
-grep -q '^?: whole, step 30' out || fail "checkpoint list: $(cat out)"
+grep -q '^?: valid, step 30' out || fail "checkpoint list: $(cat out)"
 run_bireme 65 inspect $'\xff' --json
 LC_ALL=C expect_error 'is not valid UTF-8 and cannot be printed as JSON'
 [ "$(wc -l <all)" -gt 300 ] || fail 'little output'

@@ -1,4 +1,4 @@
-/* Metrics against scikit-learn, SciPy and SQuAD's script (scripts/make_grade_reference.py). */
+/* Compares metrics with scikit-learn, SciPy and SQuAD's script (make_grade_reference.py). */
 #include <jansson.h>
 
 #include "datasets/text/answer_text.h"

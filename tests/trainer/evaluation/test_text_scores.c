@@ -1,4 +1,4 @@
-/* Metrics of texts against sacreBLEU and rouge-score (scripts/make_metric_reference.py). */
+/* Compares metrics of texts with sacreBLEU and rouge-score (make_metric_reference.py). */
 #include <jansson.h>
 #include <string.h>
 
@@ -34,7 +34,7 @@ static void add_rows(struct text_scores *s, int first, int count)
     }
 }
 
-/* Checks that the signature is that of sacreBLEU, with the prefix of this program. */
+/* Checks that the signature is the same as in sacreBLEU, with the prefix of this program. */
 static void check_signature(const struct text_scores *s, enum text_metric metric,
                             const json_t *expected)
 {
@@ -72,7 +72,7 @@ static void check_case(const json_t *c)
     }
 }
 
-/* The sums of two parts are those of all texts. */
+/* The sums of two parts equal the sums of all texts. */
 static void test_sums(void)
 {
     unsigned metrics = (1U << TEXT_METRICS) - 1;
@@ -116,8 +116,8 @@ static void test_names(void)
     CHECK_OK(text_scores_parse("rougeL,bleu", &metrics));
     CHECK(metrics == (1U << TEXT_ROUGEL | 1U << TEXT_BLEU));
     CHECK_FAILS(text_scores_parse("bleu,rouge3", &metrics), STATUS_USAGE,
-                "no metric \"rouge3\" (did you mean \"rouge1\"?)");
-    CHECK_FAILS(text_scores_parse("", &metrics), STATUS_USAGE, "no metric \"\"");
+                "no metric 'rouge3' (did you mean 'rouge1'?)");
+    CHECK_FAILS(text_scores_parse("", &metrics), STATUS_USAGE, "no metric ''");
 }
 
 int main(void)

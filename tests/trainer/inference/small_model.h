@@ -18,8 +18,7 @@ struct small_model {
     struct tokenizer *tokenizer;
 };
 
-/* small_model_train_tokenizer - make a tokenizer of the bytes and the end token. The text has no
- * merges. */
+/* small_model_train_tokenizer - make a tokenizer of the bytes and the end token, without merges. */
 static inline void small_model_train_tokenizer(struct tokenizer **out)
 {
     char folder[] = "/tmp/bireme-small-model-XXXXXX", path[FILE_PATH_BYTES];

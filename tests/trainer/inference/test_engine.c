@@ -141,7 +141,7 @@ static void run_alone(struct small_model *f, struct record *r, int index)
     engine_destroy(&e);
 }
 
-/* The new tokens, end and text are those of generate_run. */
+/* The new tokens, end and text are the same as in generate_run. */
 static void compare_with_generate(struct small_model *f, const struct record *r, int index)
 {
     struct generate_options options = r->options;
@@ -161,7 +161,7 @@ static void compare_with_generate(struct small_model *f, const struct record *r,
     token_list_free(&output.tokens);
 }
 
-/* The log-probabilities of the prompt are those of log_likelihood_run, up to rounding. */
+/* The log-probabilities of the prompt equal the results of log_likelihood_run, up to rounding. */
 static void compare_prompt(struct small_model *f, const struct record *r)
 {
     double expected[TOKENS_MAX];

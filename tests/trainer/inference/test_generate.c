@@ -1,9 +1,10 @@
-/* Beam search against generate() of transformers (scripts/make_reference.py beams): all returned
+/* Beam search against generate() of transformers (make_reference.py beams): all returned
  * hypotheses, their order and their scores. Repetition penalty, stop strings and clean texts. */
 #include "base/memory.h"
 #include "tests/trainer/inference/small_model.h"
 #include "tests/trainer/reference_file.h"
 #include "trainer/inference/generate.h"
+#include "trainer/model/cache.h"
 
 struct fixture {
     hid_t file;
@@ -199,7 +200,7 @@ static void collect_text(void *user, const char *text, size_t bytes)
     s->bytes += bytes;
 }
 
-/* The streamed text is that of all tokens. Byte tokens are streamed only when their run ends: a
+/* The streamed text is the text of all tokens. Byte tokens are streamed only when their run ends: a
  * later byte can make the bytes before it invalid. */
 static void test_streamed_bytes(const struct fixture *f, const struct token_list *prompt)
 {

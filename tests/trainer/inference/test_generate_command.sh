@@ -121,7 +121,7 @@ run_bireme 0 evaluate --checkpoint run --task hellaswag.jsonl --json
 cmp out accuracy || fail 'the key names of HellaSwag give another result'
 printf '{"ctx":"the Lic","endings":["ense","zzzz"],"label":""}\n' >hellaswag.jsonl
 run_bireme 65 evaluate --checkpoint run --task hellaswag.jsonl
-expect_error 'hellaswag.jsonl:1: no "label" that is a number'
+expect_error "hellaswag.jsonl:1: no 'label' that is a number"
 run_bireme 0 help train
 grep -q -e --resume out || fail '`bireme help train` does not list --resume'
 printf 'the License\nxqxqxq\n' >lines

@@ -1,5 +1,5 @@
 /* Generation with an encoder-decoder against generate() of MarianMTModel
- * (scripts/make_reference.py seq2seq): the ids of greedy decoding and of all hypotheses of beam
+ * (make_reference.py seq2seq): the ids of greedy decoding and of all hypotheses of beam
  * search, with constraints. Each case is an array of the settings in GENERATE_SETTINGS. */
 #include "tests/trainer/reference_file.h"
 #include "trainer/inference/generate.h"

@@ -1,6 +1,6 @@
 #!/bin/bash
-# translate, summarize and generate with an encoder-decoder: files and standard input, the order and
-# number of lines, equal targets with every batch, JSON, and errors.
+# translate, summarize, generate and attention with an encoder-decoder: files and standard input,
+# the order and number of lines, equal targets with every batch, JSON, and errors.
 source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
 
 write_pairs 200 8 capitals
@@ -68,7 +68,8 @@ run_bireme 0 train recipe.yaml objective=seq2seq data.tokenizer=words \
     model.architecture=marian model.num_layers=1 model.hidden_size=64 model.vocab_size=3000 \
     train.max_steps=6 run_dir=wide
 run_bireme 0 translate --checkpoint wide pairs.a
-run_bireme 0 translate --checkpoint wide --num-beams 3 pairs.a
+head -n 40 pairs.a >some
+run_bireme 0 translate --checkpoint wide --num-beams 3 some
 run_bireme 0 generate --checkpoint wide --temperature 2 --num-samples 4 --prompt the
 
 # Defaults of generation_config.json; options on the command line replace them.
@@ -122,8 +123,32 @@ run_bireme 0 translate --checkpoint model --truncate long
 grep -q 'truncated 1 text' stderr || fail 'truncated'
 run_bireme 64 translate --checkpoint model --target-lang es pairs.a
 expect_error 'the tokenizer has no token >>es<<'
-run_bireme 64 generate --checkpoint model --chat --prompt x
-expect_error 'an encoder-decoder (marian) has no chat template'
+run_bireme 66 generate --checkpoint model --chat --prompt x
+expect_error 'chat_template.json'
+
+# attention computes the three attentions of a source and its target, which is generated or given.
+run_bireme 0 attention --checkpoint model 'the list' --json --output page.html
+mv out generated
+run_bireme 0 translate --checkpoint model <<<'the list'
+run_bireme 0 attention --checkpoint model 'the list' --target "$(cat out)" --json
+cmp out generated || fail "another attention of the same target: $(cut -c1-300 out)"
+[ "$(grep -o '[a-z]*_attentions":' out | tr -d '\n')" = \
+    'encoder_attentions":decoder_attentions":cross_attentions":' ] || fail "attentions: $(cat out)"
+[ "$(grep -o '"name":"[A-Za-z-]*"' page.html | tr -d '\n')" = \
+    '"name":"Encoder""name":"Decoder""name":"Cross-attention"' ] || fail 'the parts of the page'
+[ "$(grep -c '^"' page.html)" = 6 ] || fail 'the page does not have two heads of each attention'
+run_bireme 64 attention --checkpoint model 'the list' 'THE LIST' --json
+expect_error 'is an encoder-decoder and takes one TEXT, the source; give the target with --target'
+run_bireme 65 attention --checkpoint model --json "$(sed -n 2p long)"
+expect_error 'the source has .* tokens, but the model has 32 positions'
+run_bireme 65 attention --checkpoint model --json the --target "$(sed -n 2p long)"
+expect_error 'the target has .* tokens, but the model has 32 positions'
+damage_weights model
+run_bireme 79 attention --checkpoint damaged --json the --target THE
+expect_error 'the attention scores of token 0 are not finite: the weights are damaged'
+
 run_bireme 0 train recipe.yaml run_dir=decoder
+run_bireme 64 attention --checkpoint decoder --json the --target THE
+expect_error 'can only be used with an encoder-decoder, not with gpt2'
 run_bireme 65 translate --checkpoint decoder pairs.a
 expect_error 'decoder has the architecture gpt2, which is not an encoder-decoder; use .bireme gen'

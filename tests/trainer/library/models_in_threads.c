@@ -1,5 +1,5 @@
 /* Opens, uses and closes models of five kinds in separate threads, and compares the results with
- * those of one thread. The thread sanitizer reports races between the threads.
+ * the results of one thread. The thread sanitizer reports races between the threads.
  * usage: models_in_threads, in a folder of small_models.sh */
 #include <pthread.h>
 #include <stdio.h>

@@ -124,6 +124,53 @@ def test_chat():
             model.chat([{"role": "robot", "content": "x"}])
 
 
+def test_encoder_decoder(model):
+    with open("pairs.a") as file:
+        sources = file.read().splitlines()[:4]
+    command, text = ["--checkpoint", "pairs-run"], "\n".join(sources) + "\n"
+    lines = run("translate", *command, text=text).splitlines()
+    limits = ["--num-beams", "3", "--max-new-tokens", "9"]
+    beams = run("translate", *command, *limits, "--length-penalty", "0.5", text=text).splitlines()
+    with bireme.Model("pairs-run", **ONE_THREAD) as pairs:
+        assert pairs.translate(sources) == lines and "" not in lines
+        options = {"num_beams": 3, "max_new_tokens": 9, "length_penalty": 0.5}
+        assert [pairs.translate(source, **options) for source in sources] == beams
+        assert pairs.translate("") == "" and pairs.end_reason == "token"
+        expected = run("generate", *command, "--prompt", sources[1])[:-1]
+        assert pairs.generate(sources[1]) == expected
+        assert pairs.generate(pairs.encode(sources[1])) == expected
+        assert "".join(pairs.generate(sources[1], stream=True)) == expected
+        found = pairs.generate(sources[1], num_beams=3, max_new_tokens=9)
+        assert found == run("generate", *command, "--prompt", sources[1], *limits)[:-1]
+        answer = run("chat", *command, "--temperature", "0", text=sources[0] + "\n")[:-1]
+        assert pairs.chat([{"role": "user", "content": sources[0]}]) == answer != ""
+        assert pairs.decode(pairs.encode(sources[0])) == sources[0]
+        assert pairs.encode(sources[0])[-1] == pairs.end_token
+        refused = {
+            "embeddings": lambda: pairs.embed("a"),
+            "labels": lambda: pairs.classify("a"),
+            "masked words": lambda: pairs.fill_mask("a"),
+            "answers": lambda: pairs.answer("a", "b"),
+            "log-probabilities": lambda: pairs.logprobs("the list"),
+            "logits": lambda: pairs.logits("the list"),
+        }
+        for name, function in refused.items():
+            with pytest.raises(bireme.BiremeError, match=rf"\(t5\), which has no {name}") as error:
+                function()
+            assert error.value.code == 69
+        with pytest.raises(TypeError, match="max_tokens"):
+            pairs.translate("a", max_tokens=2)
+        with pytest.raises(bireme.BiremeError, match="num_beams is 0"):
+            pairs.translate("a", num_beams=0)
+        with pytest.raises(bireme.BiremeError, match=">>es<<"):
+            pairs.translate("a", target_lang="es")
+        with pytest.raises(bireme.BiremeError, match="64 positions"):
+            pairs.translate("the list " * 90)
+    with pytest.raises(bireme.BiremeError, match="not an encoder-decoder") as error:
+        model.translate("the")
+    assert error.value.code == 65
+
+
 def test_labels():
     with bireme.Model("classify-run", **ONE_THREAD) as model:
         labels = model.classify("a license of files", top_k=2)

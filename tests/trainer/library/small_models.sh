@@ -7,8 +7,8 @@ train_task() {
     run_bireme 0 train bert.yaml objective="$1" run_dir="$1-run" "data.train=$1/train-*.h5"
 }
 
-# make_models: train run (causal), messages-run (chat), and with BERT mlm-run, classify-run,
-# regress-run (pairs of texts), classify_tokens-run and answer-run.
+# make_models: train run (causal), messages-run (chat), with T5 pairs-run (pairs.a to pairs.b), and
+# with BERT mlm-run, classify-run, regress-run (pairs of texts), classify_tokens-run and answer-run.
 make_models() {
     local task
     run_bireme 0 train recipe.yaml
@@ -29,6 +29,16 @@ train: {max_steps: 40}
 checkpoint: {every: 0}
 YAML
     run_bireme 0 train messages.yaml
+    write_pairs 60 8 capitals
+    run_bireme 0 tokenizer train --type bpe --vocab-size 280 --input pairs.a pairs.b --output pieces
+    echo 'templates: [{name: capitals, input: "{source}", target: "{target}"}]' >templates.yaml
+    run_bireme 0 prepare --objective sft --encoder-decoder --tokenizer pieces --source pairs.a \
+        --target pairs.b --templates templates.yaml --output pairs \
+        --chat-template "$source/recipes/manual_template.json"
+    run_bireme 0 train recipe.yaml objective=sft data.tokenizer=pieces data.validation=null \
+        'data.train=pairs/train-*.h5' data.sequence_length=64 model.max_position_embeddings=64 \
+        model.architecture=t5 model.num_layers=1 model.activation=relu model.dropout=0 \
+        evaluate.every=0 run_dir=pairs-run
     run_bireme 0 tokenizer train --type wordpiece --vocab-size 300 --input "$source/LICENSE" \
         --output words
     cat >bert.yaml <<'YAML'

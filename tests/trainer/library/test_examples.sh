@@ -1,6 +1,6 @@
 #!/bin/bash
 # The installed example programs compile with a C and a C++ compiler. They print the same texts,
-# responses, labels, numbers, labels of words, masked words and answers as the commands.
+# responses, labels, numbers, labels of words, masked words, answers and targets as the commands.
 # usage: test_examples.sh CMAKE BUILD_FOLDER C_COMPILER C++_COMPILER
 source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
 # shellcheck source=tests/trainer/library/small_models.sh
@@ -12,7 +12,7 @@ prefix=$folder/prefix
 libraries=$(dirname "$(find "$prefix" -name libbireme.so)")
 export PKG_CONFIG_PATH=$libraries/pkgconfig
 read -ra flags <<<"$(pkg-config --cflags --libs bireme)"
-for example in generate chat predict; do
+for example in generate chat predict translate; do
     file=$prefix/share/bireme/examples/$example.c
     "${cc[@]}" -Wall -Wextra -Werror -pedantic -o "$example" "$file" "${flags[@]}" -lm \
         -Wl,-rpath,"$libraries" 2>stderr || fail "$example.c is not valid C"
@@ -57,6 +57,23 @@ timeout 50 "${one_core[@]}" "$program" chat --checkpoint messages-run --temperat
 run_example 0 chat messages-run 12 <lines
 expect_output
 
+# Targets of an encoder-decoder. Results that it does not have are refused.
+mapfile -t sources < <(head -4 pairs.a)
+for beams in 1 3; do
+    head -4 pairs.a >four
+    run_bireme 0 translate --checkpoint pairs-run --num-beams $beams four
+    run_example 0 translate pairs-run $beams "${sources[@]}"
+    expect_output
+done
+run_example 64 translate pairs-run 0 the
+grep -q 'num_beams is 0; it must be from 1 to 256' stderr || fail 'another reason'
+run_example 65 translate run 1 the
+grep -q 'run has the architecture gpt2, which is not an encoder-decoder' stderr ||
+    fail 'another reason'
+run_example 69 predict labels pairs-run 'a text'
+grep -q 'pairs-run is an encoder-decoder (t5), which has no labels here' stderr ||
+    fail 'another reason'
+
 # Predictions of encoders.
 text='the [MASK] of a [MASK]'
 run_bireme 0 fill-mask --checkpoint mlm-run "$text"
@@ -84,7 +101,7 @@ awk '{ printf "the work\t\t%.4f\n", $1 }' out >number && cp number out
 run_example 0 predict labels regress-run 'the work' 'a license'
 expect_output
 run_example 65 predict labels regress-run 'the work'
-grep -q 'no second text' stderr || fail 'another reason'
+grep -q 'was trained on pairs of texts' stderr || fail 'another reason'
 run_example 65 predict labels classify-run $'not \377 valid'
 grep -q 'not valid UTF-8' stderr || fail 'another reason'
 printf 'which files\tthe license, and the files of a free work\n' >line

@@ -1,6 +1,6 @@
 #!/bin/bash
 # Installs Bireme into a temporary folder, compiles a C program with the installed library and
-# pkg-config, and compares its output with that of the installed program.
+# pkg-config, and compares its output with the output of the installed program.
 # usage: test_install.sh CMAKE BUILD_FOLDER C_COMPILER C++_COMPILER
 source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
 cmake=$1 build=$2 cxx=$4

@@ -1,5 +1,5 @@
 /* A program outside of the source tree that uses libbireme. It calls the functions of bireme.h on a
- * checkpoint and prints results that test_install.sh compares with those of the commands.
+ * checkpoint and prints results that test_install.sh compares with the results of the commands.
  *
  * usage: uses_bireme VERSION CHECKPOINT TEXT; in the run folder "damaged", final/ is damaged. */
 #include <bireme.h>
@@ -96,6 +96,7 @@ static void check_unsupported(bm_model *model)
     bm_token *tokens = NULL;
     bm_answer_span span;
     char *text = NULL;
+    size_t bytes = 0;
     int64_t count = 1;
     CHECK_FAILS(bm_chat(NULL, &message, 1, NULL, NULL, NULL, &text, NULL), BM_USAGE, "NULL");
     CHECK_FAILS(bm_chat(model, &message, 1, NULL, NULL, NULL, &text, NULL), BM_NO_INPUT,
@@ -107,6 +108,11 @@ static void check_unsupported(bm_model *model)
     CHECK_FAILS(bm_fill_mask(NULL, "A", 1, 1, &tokens, &count), BM_USAGE, "NULL");
     CHECK_FAILS(bm_fill_mask(model, "A", 1, 1, &tokens, NULL), BM_USAGE, "NULL");
     CHECK_FAILS(bm_fill_mask(model, "A", 1, 1, &tokens, &count), BM_DATA, "objective clm");
+    CHECK_FAILS(bm_translate(NULL, "A", 1, NULL, &text, &bytes), BM_USAGE, "NULL");
+    CHECK_FAILS(bm_translate(model, "A", 1, NULL, NULL, &bytes), BM_USAGE, "NULL");
+    CHECK_FAILS(bm_translate(model, "A", 1, NULL, &text, NULL), BM_USAGE, "NULL");
+    CHECK_FAILS(bm_translate(model, "A", 1, NULL, &text, &bytes), BM_DATA,
+                "not an encoder-decoder");
     CHECK_FAILS(bm_answer(NULL, "A", 1, "A", 1, &span), BM_USAGE, "NULL");
     CHECK_FAILS(bm_answer(model, "A", 1, "A", 1, NULL), BM_USAGE, "NULL");
     CHECK_FAILS(bm_answer(model, "A", 1, "A", 1, &span), BM_DATA, "objective clm");

@@ -56,12 +56,14 @@ static void test_values(void)
         struct metric loss = metric_number("loss", numbers[i]);
         CHECK_OK(metrics_write(m, "train", i, &loss, 1));
     }
-    struct metric fields[] = {
-        metric_number("nan", NAN),           metric_number("inf", -INFINITY),
-        metric_integer("tokens", INT64_MAX), metric_text("text", "a\n\"\xc3\xa4"),
-        metric_flag("flag", true),           metric_null("mfu"),
-        metric_integer("bytes.weights", 7),  metric_integer("bytes.buffers", 8)};
-    CHECK_OK(metrics_write(m, "start", 99, fields, 8));
+    struct metric fields[] = {metric_number("nan", NAN),
+                              metric_number("inf", -INFINITY),
+                              metric_integer("tokens", INT64_MAX),
+                              metric_text("text", "a\n\"\xc3\xa4"),
+                              metric_null("mfu"),
+                              metric_integer("bytes.weights", 7),
+                              metric_integer("bytes.buffers", 8)};
+    CHECK_OK(metrics_write(m, "start", 99, fields, COUNT(fields)));
     struct metric wrong = metric_text("text", "/a\xff\xfe");
     CHECK_OK(metrics_write(m, "warning", 99, &wrong, 1));
     /* a character, the beginning of one, ASCII, and a cut character at the end */
@@ -84,7 +86,7 @@ static void test_values(void)
     CHECK(json_is_null(get_field(NUMBERS, "nan")) && json_is_null(get_field(NUMBERS, "inf")));
     CHECK(json_integer_value(get_field(NUMBERS, "tokens")) == INT64_MAX);
     CHECK_TEXT(json_string_value(get_field(NUMBERS, "text")), "a\n\"\xc3\xa4");
-    CHECK(json_is_true(get_field(NUMBERS, "flag")) && json_is_null(get_field(NUMBERS, "mfu")));
+    CHECK(json_is_null(get_field(NUMBERS, "mfu")));
     CHECK(json_integer_value(json_object_get(get_field(NUMBERS, "bytes"), "buffers")) == 8);
 }
 

@@ -4,7 +4,7 @@
 
 #include "tests/trainer/reference_file.h"
 #include "trainer/optimizer/optimizer.h"
-#include "trainer/train/objective_input.h"
+#include "trainer/train/step/objective_input.h"
 
 enum { RUN_PARAMETERS = 160 };
 
@@ -23,7 +23,7 @@ struct run {
     struct optimizer *optimizer;
     float *gradients, *parameter_gradients[RUN_PARAMETERS];
     struct model_parameter *named; /* parameters with the names in the file, if the architecture of
-                                    * the file differs; NULL: those of the model */
+                                    * the file differs; NULL: the model's parameters */
 };
 
 /* Returns the parameter with the name in the file. */
@@ -94,7 +94,7 @@ static inline void run_make_optimizer(struct run *r)
                (size_t)(p->whole_rows * p->whole_columns) * sizeof *weights);
         free(weights);
     }
-    CHECK_OK(optimizer_create(r->kernels, &r->settings, ranges, used, model_elements(r->model),
+    CHECK_OK(optimizer_create(r->kernels, &r->settings, ranges, used, model_elems(r->model),
                               &r->optimizer));
 }
 
@@ -114,7 +114,7 @@ static inline void run_make(struct run *r)
     CHECK_OK(device_create(DEVICE_CPU, 0, &r->dev));
     CHECK_OK(kernels_create(r->dev, DTYPE_F32, 2, &limits, &r->kernels));
     CHECK_OK(model_create(r->kernels, &r->config, NULL, false, rows, true, &r->model));
-    r->gradients = calloc((size_t)model_elements(r->model), sizeof *r->gradients);
+    r->gradients = calloc((size_t)model_elems(r->model), sizeof *r->gradients);
     CHECK(r->gradients != NULL);
     run_make_optimizer(r);
 }
@@ -211,7 +211,7 @@ static inline double run_clm(struct run *r, const struct batch *batch,
 
 static inline void run_divide_gradients(struct run *r, double count)
 {
-    for (int64_t i = 0; i < model_elements(r->model); i++) {
+    for (int64_t i = 0; i < model_elems(r->model); i++) {
         r->gradients[i] /= (float)count;
     }
 }
@@ -220,11 +220,11 @@ static inline void run_divide_gradients(struct run *r, double count)
 static inline void run_update(struct run *r, int64_t step, double count)
 {
     double squares = 0;
-    CHECK_OK(op_sum_of_squares(r->kernels, &squares, r->gradients, model_elements(r->model)));
+    CHECK_OK(op_sum_of_squares(r->kernels, &squares, r->gradients, model_elems(r->model)));
     double norm = sqrt(squares) / count;
     /* AdamW amplifies the rounding of gradients that are almost 0. */
     CHECK_NEAR(norm / r->norms[step], 1, step == 0 ? tolerance : 10 * tolerance);
-    struct optimizer_slice whole = {.count = model_elements(r->model),
+    struct optimizer_slice whole = {.count = model_elems(r->model),
                                     .weights = model_weights(r->model),
                                     .gradients = r->gradients};
     double scale = optimizer_clip_factor(r->optimizer, norm) / count;

@@ -1,20 +1,11 @@
 /* The shards of the tensor-parallel ranks tile each parameter exactly once, unless it is
  * replicated. Initial weights do not depend on the number of ranks. */
 #include "tests/check.h"
+#include "tests/trainer/model/tiny_gpt2.h"
 #include "trainer/model/model.h"
 
 static struct model_config config = {
-    .architecture = "gpt2",
-    .layers = 2,
-    .width = 24,
-    .heads = 12,
-    .rope_theta = 1e4,
-    .inner = 60,
-    .positions = 7,
-    .vocabulary = 65,
-    .activation = ACTIVATION_GELU_TANH,
-    .norm_epsilon = 1e-5f,
-    .initializer_range = 0.02f,
+    TINY_GPT2,
     .tied = false,
 };
 
@@ -48,7 +39,7 @@ static void count_elements(const struct model_parameter *p, int *counts)
         }
         next += shard->rows * shard->columns;
     }
-    CHECK_EQUAL(next, model_parameter_elements(p));
+    CHECK_EQUAL(next, model_parameter_elems(p));
     CHECK(next <= p->rows * p->columns);
 }
 
@@ -61,7 +52,7 @@ static void test_tiling(int ranks)
         int *counts = calloc((size_t)size, sizeof *counts);
         CHECK(counts != NULL);
         CHECK_EQUAL(w->shard_count, 1);
-        CHECK_EQUAL(model_parameter_elements(w), size);
+        CHECK_EQUAL(model_parameter_elems(w), size);
         for (int rank = 0; rank < ranks; rank++) {
             struct parts part = make_parts(ranks, rank);
             const struct model_parameter *p = &part.parameters[i];
@@ -150,7 +141,7 @@ static void test_initial_weights(struct comm *world)
                       model_weights(whole)[w[i].first + row * w[i].columns + column]);
             }
         }
-        for (int64_t e = model_parameter_elements(&p[i]); e < p[i].rows * p[i].columns; e++) {
+        for (int64_t e = model_parameter_elems(&p[i]); e < p[i].rows * p[i].columns; e++) {
             CHECK(model_weights(part)[p[i].first + e] == 0);
         }
     }
@@ -165,7 +156,7 @@ static uint64_t hash_weights(struct model *m)
 {
     uint64_t hash = UINT64_C(14695981039346656037);
     const float *weights = model_weights(m);
-    for (int64_t i = 0; i < model_elements(m); i++) {
+    for (int64_t i = 0; i < model_elems(m); i++) {
         uint32_t bits;
         memcpy(&bits, &weights[i], sizeof bits);
         hash = (hash ^ bits) * UINT64_C(1099511628211);
@@ -173,8 +164,8 @@ static uint64_t hash_weights(struct model *m)
     return hash;
 }
 
-/* The bits of initial weights do not depend on the number of threads, and are those of the first
- * version. The embedding has 13 pieces. */
+/* The bits of initial weights do not depend on the number of threads, and are the same as in the
+ * first version. The embedding has 13 pieces. */
 static void test_threads(void)
 {
     static const int threads[] = {1, 2, 7, 300};

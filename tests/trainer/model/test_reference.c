@@ -1,18 +1,46 @@
-/* Compares tiny models with PyTorch in double precision (scripts/make_reference.py): logits, the
+/* Compares tiny models with PyTorch in double precision (make_reference.py): logits, the
  * gradient of every parameter, and ten steps with gradient clipping. The models are GPT-2 with
  * AdamW, with and without a document mask, GPT-2 with LAMB, Llama, and similar families of
  * transformers. With LoRA, gradients and weights of the adapters are compared with peft. The
- * families are also tested as transformer_decoder with their parts.
+ * families are also tested as transformer_decoder with their parts. LongRoPE is tested with short
+ * and with long factors.
  *
  * The error of a tensor is |a - b| / |b| in the Frobenius norm (reference_run.h). */
 #include "tests/trainer/model/reference_run.h"
 #include "trainer/model/architecture.h"
+#include "trainer/model/cache.h"
+#include "trainer/recipe/recipe.h"
 
 struct reference {
     struct run run;
     int64_t segments;
     int32_t *ids, *positions, *ignored, *starts;
 };
+
+/* Reads the factors of LongRoPE. The sequence length of the model selects the short or the long
+ * factors. In transformers, the length of the batch selects them. */
+static void read_longrope(hid_t f, int64_t positions, struct rotary_scaling *scaling)
+{
+    double original = run_attribute_or(f, "rope_original_positions", 0);
+    if (!(original > 0)) {
+        return;
+    }
+    static struct recipe recipe;
+    recipe.model.max_position_embeddings = positions;
+    recipe.model.rope_original_positions = (int64_t)original;
+    int64_t count;
+    double *factors =
+        reference_dataset(f, recipe_uses_long_factors(&recipe) ? "long_factor" : "short_factor",
+                          H5T_NATIVE_DOUBLE, sizeof *factors, &count);
+    *scaling = (struct rotary_scaling){
+        .kind = ROTARY_LONGROPE,
+        .factor = reference_attribute(f, "rope_factor"),
+        .original_positions = original,
+        .attention_factor = reference_attribute(f, "rope_attention_factor"),
+    };
+    memcpy(scaling->pair_factors, factors, (size_t)count * sizeof *factors);
+    free(factors);
+}
 
 static void read_reference(const char *name, const char *architecture, const char *targets,
                            struct reference *r)
@@ -38,6 +66,7 @@ static void read_reference(const char *name, const char *architecture, const cha
     c->rope_theta = run_attribute_or(f, "rope_theta", 0);
     c->rope_local_theta = run_attribute_or(f, "rope_local_theta", 0);
     c->norm_epsilon = 1e-5f;
+    read_longrope(f, c->positions, &c->rope_scaling);
     r->ids = reference_dataset(f, "ids", H5T_NATIVE_INT32, 4, &count);
     r->positions = reference_dataset(f, "positions", H5T_NATIVE_INT32, 4, &count);
     r->ignored = reference_dataset(f, "ignored", H5T_NATIVE_INT32, 4, &count);
@@ -59,18 +88,19 @@ static void set_parts(struct run *r)
 {
     struct model_config *c = &r->config;
     const struct architecture *family = model_architecture(c->architecture);
-    static const int placements[] = {[PLACEMENT_PRE] = MODEL_PLACEMENT_PRE,
-                                     [PLACEMENT_BRANCH] = MODEL_PLACEMENT_BRANCH,
-                                     [PLACEMENT_BOTH] = MODEL_PLACEMENT_BOTH};
-    static const int qk_norms[] = {[QK_NORM_NONE] = MODEL_QK_NORM_NONE,
-                                   [QK_NORM_HEADS] = MODEL_QK_NORM_HEADS,
-                                   [QK_NORM_ROWS] = MODEL_QK_NORM_ROWS};
+    static const int placements[] = {[PLACEMENT_PRE] = PLACEMENT_PRE,
+                                     [PLACEMENT_BRANCH] = PLACEMENT_BRANCH,
+                                     [PLACEMENT_BOTH] = PLACEMENT_BOTH};
+    static const int qk_norms[] = {[QK_NORM_NONE] = QK_NORM_NONE,
+                                   [QK_NORM_HEADS] = QK_NORM_HEADS,
+                                   [QK_NORM_ROWS] = QK_NORM_ROWS};
     int count;
     int64_t elements;
     CHECK_OK(model_layout(c, 1, 0, &r->named, &count, &elements));
     c->architecture = "transformer_decoder";
-    c->parts = (struct model_parts){.positions = MODEL_POSITIONS_ROTARY,
+    c->parts = (struct model_parts){.positions = POSITIONS_ROTARY,
                                     .rms_norm = family->norm.kind == NORM_RMS,
+                                    .norm_without_weight = family->norm.no_weight,
                                     .gated = family->feed_forward.gated};
     c->parts.norm_placement = placements[family->norm.placement];
     c->parts.qk_norm = qk_norms[family->attention.qk_norm];
@@ -244,8 +274,11 @@ int main(void)
     test_reference("granite.h5", "granite", NULL);
     test_reference("olmo2.h5", "olmo2", NULL);
     test_reference("phi3.h5", "phi3", NULL);
+    test_reference("phi3_within.h5", "phi3", NULL);
+    test_reference("phi3_beyond.h5", "phi3", NULL);
     test_reference("stablelm.h5", "stablelm", NULL);
     test_reference("gemma2.h5", "gemma2", NULL);
+    test_reference("olmo.h5", "olmo", NULL);
     test_reference("gpt2_lora.h5", "gpt2", "c_attn, c_proj, c_fc");
     test_reference("llama_lora.h5", "llama", "q_proj, v_proj");
     test_parts("llama_biases.h5", "llama");
@@ -258,5 +291,6 @@ int main(void)
     test_parts("granite.h5", "granite");
     test_parts("olmo2.h5", "olmo2");
     test_parts("stablelm.h5", "stablelm");
+    test_parts("olmo.h5", "olmo");
     return 0;
 }

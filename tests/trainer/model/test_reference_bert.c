@@ -1,4 +1,4 @@
-/* Compares tiny encoders with transformers in double precision (scripts/make_reference.py bert and
+/* Compares tiny encoders with transformers in double precision (make_reference.py bert and
  * encoders): logits, both losses, the gradient of every parameter, and ten steps of AdamW and of
  * LAMB with gradient clipping. The batches of transformers are padded; here they have no padding.
  * Errors and key biases are treated as in test_reference.c. */

@@ -1,7 +1,8 @@
 /* Compares a tiny encoder-decoder model with transformers in double precision
- * (scripts/reference_seq2seq.py): logits, the gradient of every parameter, and ten AdamW steps with
+ * (reference_seq2seq.py): logits, the gradient of every parameter, and ten AdamW steps with
  * gradient clipping. The batches are padded there and packed here. With LoRA, gradients and weights
- * of the adapters in both stacks are compared with peft.
+ * of the adapters in both stacks are compared with peft. With dropout, the model of transformers
+ * has the masks of scripts/reference/reference_dropout.py.
  *
  * In exact arithmetic, the gradient of the key biases is zero, because softmax does not change if a
  * constant is added to a row of scores. They are compared by absolute error, and excluded from the
@@ -53,6 +54,8 @@ static void open_training(struct training *t, const char *name, const char *arch
     c->encoder_layers = (int64_t)reference_attribute(f, "encoder_layers");
     c->embedding_multiplier =
         run_attribute_or(f, "scale_embedding", 0) > 0 ? sqrt((double)c->width) : 0;
+    c->source_vocabulary = (int64_t)run_attribute_or(f, "source_vocabulary", 0);
+    c->separate_embeddings = run_attribute_or(f, "separate", 0) > 0;
     c->parts.gated = run_attribute_or(f, "gated", 0) > 0;
     c->activation = c->parts.gated                       ? ACTIVATION_GELU_TANH
                     : run_attribute_or(f, "gelu", 0) > 0 ? ACTIVATION_GELU_ERF
@@ -62,6 +65,9 @@ static void open_training(struct training *t, const char *name, const char *arch
     c->position_buckets = (int64_t)run_attribute_or(f, "buckets", 0);
     c->max_distance = (int64_t)run_attribute_or(f, "max_distance", 0);
     c->logits_divisor = run_attribute_or(f, "scale_outputs", 0) > 0 ? sqrt((double)c->width) : 0;
+    c->dropout = (float)run_attribute_or(f, "dropout", 0);
+    c->activation_dropout = (float)run_attribute_or(
+        f, "activation_dropout", strcmp(architecture, "t5") == 0 ? c->dropout : 0);
     t->start = (int32_t)reference_attribute(f, "start");
     t->sources = reference_dataset(f, "sources", H5T_NATIVE_INT32, 4, &count);
     t->targets = reference_dataset(f, "targets", H5T_NATIVE_INT32, 4, &count);
@@ -135,6 +141,7 @@ static void train_step(struct training *t, int64_t step)
     fill_batch(t, step, &batch);
     struct model_input input = objective_input_model(&batch);
     input.training = input.first_micro_batch = true;
+    input.step = step;
     run_invalidate_gradients(run);
     CHECK_OK(model_forward(run->model, &input, &hidden));
     if (step == 0) {
@@ -156,7 +163,7 @@ static void train_step(struct training *t, int64_t step)
 }
 
 static void test_reference(const char *name, const char *architecture, const char *targets,
-                           enum model_recompute recompute)
+                           enum recompute_mode recompute)
 {
     struct training t = {0};
     open_training(&t, name, architecture, targets);
@@ -180,10 +187,15 @@ int main(void)
 {
     static const char *const files[][3] = {
         {"marian.h5", "marian"},
+        {"marian_separate.h5", "marian"},
         {"bart.h5", "bart"},
         {"mbart.h5", "mbart"},
         {"t5.h5", "t5"},
         {"t5_gated.h5", "t5"},
+        {"bart_dropout.h5", "bart"},
+        {"mbart_dropout.h5", "mbart"},
+        {"t5_dropout.h5", "t5"},
+        {"t5_gated_dropout.h5", "t5"},
         {"marian_lora.h5", "marian", "all-linear"},
         {"t5_gated_lora.h5", "t5", "q, v, wi_0, wo"},
         {"mbart_lora.h5", "mbart", "q_proj, encoder_attn.k_proj, fc2"},
@@ -191,8 +203,8 @@ int main(void)
     };
     for (int i = 0; i < COUNT(files); i++) {
         printf("%s\n", files[i][0]);
-        for (int mode = MODEL_RECOMPUTE_NONE; mode <= MODEL_RECOMPUTE_FULL; mode++) {
-            test_reference(files[i][0], files[i][1], files[i][2], (enum model_recompute)mode);
+        for (int mode = RECOMPUTE_NONE; mode <= RECOMPUTE_FULL; mode++) {
+            test_reference(files[i][0], files[i][1], files[i][2], (enum recompute_mode)mode);
         }
     }
     return 0;

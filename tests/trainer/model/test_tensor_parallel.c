@@ -2,9 +2,11 @@
  * gradients, with dropout. Replicated gradients must have the same bits on all ranks.
  *
  * Two micro-batches test that gradients are set and then added to. Sequence parallelism is on or
- * off; its shares of the 21 rows are unequal. In some cases parameters are frozen on the divided
- * model only; the gradients of the others must not change. In other cases both models have adapters
- * with dropout. Activation checkpointing must not change any bit.
+ * off; its shares of the 21 rows are unequal. The sources of an encoder-decoder have 13 rows in the
+ * first micro-batch and 3 in the second one. Then one of four ranks has no row. In some cases
+ * parameters are frozen on the divided model only; the gradients of the others must not change. In
+ * other cases both models have adapters with dropout. Activation checkpointing must not change any
+ * bit.
  *
  * usage: test_tensor_parallel [few]; "few" tests a fourth of the models in fp32. */
 #include "base/memory.h"
@@ -12,7 +14,7 @@
 #include "kernels/cpu/matmul.h"
 #include "tests/check.h"
 #include "trainer/model/model_impl.h"
-#include "trainer/train/objective_input.h"
+#include "trainer/train/step/objective_input.h"
 
 enum { TOKENS = 7, SEQUENCES = 3, ROWS = TOKENS * SEQUENCES, MICRO_BATCHES = 2 };
 
@@ -32,6 +34,7 @@ static int32_t segments[ROWS], masked_rows[MICRO_BATCHES][ROWS], masked_ids[MICR
 static int64_t masked[MICRO_BATCHES];
 static const int32_t cu_rows[SEQUENCES + 1] = {0, TOKENS, 2 * TOKENS, ROWS};
 static const int32_t next_sentence[SEQUENCES] = {1, 0, 1};
+static const int32_t cu_sources[MICRO_BATCHES][SEQUENCES + 1] = {{0, 2, 7, 13}, {0, 1, 2, 3}};
 
 static void make_tokens(int64_t vocabulary)
 {
@@ -90,16 +93,17 @@ static void instance_create(struct model_instance *s, struct device *dev, enum d
                                     .sequence = TOKENS,
                                     .vocabulary = model_vocabulary_rows(config, ranks),
                                     .training = true,
-                                    .vocabulary_shards = ranks};
+                                    .vocabulary_shards = ranks,
+                                    .bias_buckets = (int)model_position_buckets(config)};
     *s = (struct model_instance){0};
     CHECK_OK(kernels_create(dev, dtype, 1, &limits, &s->kernels));
     CHECK_OK(model_create(s->kernels, config, tensor, sequence, ROWS, true, &s->model));
     CHECK_OK(model_connect(s->model));
     CHECK_OK(model_init_weights(s->model, 5, 1));
     randomize_constants(s->model);
-    s->gradients = malloc((size_t)model_elements(s->model) * sizeof *s->gradients);
+    s->gradients = malloc((size_t)model_elems(s->model) * sizeof *s->gradients);
     CHECK(s->gradients != NULL);
-    memset(s->gradients, 0xff, (size_t)model_elements(s->model) * sizeof *s->gradients);
+    memset(s->gradients, 0xff, (size_t)model_elems(s->model) * sizeof *s->gradients);
     int count;
     const struct model_parameter *p = model_parameters(s->model, &count);
     s->parameter_gradients = calloc((size_t)count, sizeof *s->parameter_gradients);
@@ -117,8 +121,27 @@ static void instance_destroy(struct model_instance *s)
     free(s->parameter_gradients);
 }
 
+/* The sources of the targets of a micro-batch: tokens of the other micro-batch. */
+static struct model_source make_sources(int m, int32_t source_positions[ROWS])
+{
+    const int32_t *bounds = cu_sources[m];
+    for (int i = 0; i < SEQUENCES; i++) {
+        for (int32_t row = bounds[i]; row < bounds[i + 1]; row++) {
+            source_positions[row] = row - bounds[i];
+        }
+    }
+    return (struct model_source){.rows = bounds[SEQUENCES],
+                                 .tokens = inputs[1 - m],
+                                 .positions = source_positions,
+                                 .cu_rows = bounds,
+                                 .longest = TOKENS,
+                                 .first_row = 100 + m * ROWS};
+}
+
 static void run_micro_batch(struct model_instance *s, int m, bool training)
 {
+    int32_t source_positions[ROWS];
+    bool has_source = model_get_config(s->model)->encoder_layers > 0;
     struct model_input input = {
         .rows = ROWS,
         .tokens = inputs[m],
@@ -127,6 +150,7 @@ static void run_micro_batch(struct model_instance *s, int m, bool training)
         .cu_rows = cu_rows,
         .longest = TOKENS,
         .first_row = m * ROWS,
+        .source = has_source ? make_sources(m, source_positions) : (struct model_source){0},
         .seed = 11,
         .step = 2,
         .training = training,
@@ -150,6 +174,7 @@ static void run_micro_batch(struct model_instance *s, int m, bool training)
     struct objective_input views = {
         .scratch = {.losses = s->losses, .row_scales = s->scales, .argmax = s->argmax},
         .example_weight = 3,
+        .label_smoothing = has_source ? 0.1 : 0,
         .device_sums = device_sums,
     };
     objective_input_fill(&views, s->model, &batch, &input, hidden,
@@ -173,19 +198,21 @@ static float find_largest(const float *x, int64_t count)
 }
 
 /* Errors are relative to the largest gradient of the tensor plus 1/1000 of the largest of the
- * model. The gradient of an encoder's key bias is only rounding noise; there the largest of the
- * model counts in full. */
+ * model. The gradient of a key bias is only rounding noise without rotary positions; there the
+ * largest of the model counts in full. */
 static void compare_gradients(const struct model_instance *part, const struct model_instance *whole,
                               double tolerance)
 {
     int count;
     const struct model_parameter *p = model_parameters(part->model, &count);
     const struct model_parameter *w = model_parameters(whole->model, &count);
-    float model_largest = find_largest(whole->gradients, model_elements(whole->model));
+    float model_largest = find_largest(whole->gradients, model_elems(whole->model));
     for (int i = 0; i < count; i++) {
         const float *exact = whole->gradients + w[i].first;
-        bool noise =
-            strstr(w[i].name, ".key.bias") != NULL || strstr(w[i].name, "k_lin.bias") != NULL;
+        bool has_source = model_get_config(whole->model)->encoder_layers > 0;
+        bool noise = strstr(w[i].name, ".key.bias") != NULL ||
+                     strstr(w[i].name, "k_lin.bias") != NULL ||
+                     (has_source && strstr(w[i].name, "k_proj.bias") != NULL);
         double size = find_largest(exact, w[i].whole_rows * w[i].whole_columns) +
                       (noise ? 1 : 1e-3) * model_largest;
         for (int j = 0; p[i].trained && j < p[i].shard_count; j++) {
@@ -228,14 +255,14 @@ static void check_frozen(const struct model_instance *s, bool expected)
 {
     int count;
     const struct model_parameter *p = model_parameters(s->model, &count);
-    int64_t trained = model_trained_elements(p, count), frozen = 0;
+    int64_t trained = model_trained_elems(p, count), frozen = 0;
     for (int i = 0; i < count; i++) {
         CHECK(p[i].trained == (p[i].first < trained));
         frozen += p[i].trained ? 0 : p[i].rows * p[i].columns;
     }
     CHECK((frozen > 0) == expected);
-    CHECK(trained + frozen <= model_elements(s->model));
-    for (int64_t i = trained; i < model_elements(s->model); i++) {
+    CHECK(trained + frozen <= model_elems(s->model));
+    for (int64_t i = trained; i < model_elems(s->model); i++) {
         CHECK(isnan(s->gradients[i]));
     }
 }
@@ -244,7 +271,7 @@ static void check_frozen(const struct model_instance *s, bool expected)
 static void check_recompute(struct device *dev, enum dtype dtype, const struct model_config *config,
                             bool sequence, const struct model_instance *reference)
 {
-    static const enum model_recompute modes[] = {MODEL_RECOMPUTE_SELECTIVE, MODEL_RECOMPUTE_FULL};
+    static const enum recompute_mode modes[] = {RECOMPUTE_SELECTIVE, RECOMPUTE_FULL};
     for (int i = 0; i < 2; i++) {
         struct model_instance recomputed;
         struct model_config other = *config;
@@ -255,7 +282,7 @@ static void check_recompute(struct device *dev, enum dtype dtype, const struct m
         }
         CHECK(memcmp(recomputed.sums, reference->sums, sizeof recomputed.sums) == 0);
         CHECK(memcmp(recomputed.gradients, reference->gradients,
-                     (size_t)model_elements(reference->model) * sizeof(float)) == 0);
+                     (size_t)model_elems(reference->model) * sizeof(float)) == 0);
         instance_destroy(&recomputed);
     }
 }
@@ -268,6 +295,8 @@ struct model_case {
     const struct model_freezing *freezing; /* NULL: none */
     const struct model_adapter *adapter;   /* NULL: none */
     double tolerance;                      /* 0: 1e-5 */
+    bool separate_embeddings;
+    int64_t source_vocabulary;
 };
 
 static struct model_config make_config(const struct model_case *c, enum dtype dtype)
@@ -286,9 +315,13 @@ static struct model_config make_config(const struct model_case *c, enum dtype dt
     bool is_modernbert = strcmp(architecture, "modernbert") == 0;
     bool is_gemma2 = strcmp(architecture, "gemma2") == 0;
     bool is_gemma = is_gemma2 || strcmp(architecture, "gemma3_text") == 0;
+    bool has_decoder = architecture_has_decoder(model_architecture(architecture));
+    bool is_t5 = strcmp(architecture, "t5") == 0;
+    int64_t layers = dtype == DTYPE_F32 ? 3 : 2; /* bf16 errors grow with each layer */
     return (struct model_config){
         .architecture = architecture,
-        .layers = dtype == DTYPE_F32 ? 3 : 2, /* bf16 errors grow with each layer */
+        .layers = layers + has_decoder,
+        .encoder_layers = has_decoder ? layers - 1 : 0,
         .width = 48,
         .embedding_width = strcmp(architecture, "albert") == 0 ? 20 : 0,
         .heads = 12,
@@ -296,16 +329,17 @@ static struct model_config make_config(const struct model_case *c, enum dtype dt
         .positions = TOKENS + 2,
         .vocabulary = 101,
         .activation = is_distilbert ? ACTIVATION_RELU : ACTIVATION_GELU_TANH,
-        .parts = {.norm_placement = c->tied ? MODEL_PLACEMENT_BRANCH : MODEL_PLACEMENT_PRE,
-                  .positions = c->tied ? MODEL_POSITIONS_DEFAULT : MODEL_POSITIONS_ROTARY,
-                  .qk_norm = c->tied ? MODEL_QK_NORM_ROWS : MODEL_QK_NORM_HEADS,
+        .parts = {.norm_placement = c->tied ? PLACEMENT_BRANCH : PLACEMENT_PRE,
+                  .positions = c->tied ? POSITIONS_DEFAULT : POSITIONS_ROTARY,
+                  .qk_norm = c->tied ? QK_NORM_ROWS : QK_NORM_HEADS,
                   .rms_norm = c->tied,
                   .gated = !c->tied},
         .dropout = 0.1f,
         .attention_dropout = 0.2f,
+        .activation_dropout = has_decoder ? 0.15f : 0,
         .norm_epsilon = 1e-5f,
         .rope_theta = 1e4,
-        .initializer_range = 0.2f,
+        .initializer_range = is_t5 ? 1 : 0.2f,
         .attention_bias = has_biases,
         .mlp_bias = has_biases,
         /* wider together than the stream */
@@ -321,12 +355,16 @@ static struct model_config make_config(const struct model_case *c, enum dtype dt
         .attention_scale = is_gemma || is_granite ? 0.3 : 0,
         .attention_softcap = is_gemma2 || is_free ? 2 : 0,
         .logits_softcap = is_gemma2 ? 3 : 0,
-        .embedding_multiplier = is_granite || is_free ? 3 : 0,
+        .embedding_multiplier = is_granite || is_free || (has_decoder && !is_t5) ? 3 : 0,
         .residual_multiplier = is_granite ? 0.4 : 0,
-        .logits_divisor = is_granite ? 2 : 0,
+        .logits_divisor = is_granite || is_t5 ? 2 : 0,
+        .position_buckets = is_t5 ? 8 : 0,
+        .max_distance = 5,
         .no_rope_interval = strcmp(architecture, "smollm3") == 0 ? 2 : 0,
         .adapter = c->adapter != NULL ? *c->adapter : (struct model_adapter){0},
         .tied = c->tied,
+        .separate_embeddings = c->separate_embeddings,
+        .source_vocabulary = c->source_vocabulary,
         .token_types = is_encoder && !is_distilbert && !is_free && !is_modernbert ? 2 : 0,
         .next_sentence = has_pooler,
         .output_rows = is_encoder ? ROWS : 0,
@@ -403,6 +441,9 @@ static const struct model_case cases[] = {
     {"olmo2", false},
     {"olmo2", true, .frozen = "*.1.self_attn.k_norm.*", .freezing = &low},
     {"olmo2", true, .adapter = &all_linear},
+    {"olmo", true},
+    {"olmo", false, .freezing = &low},
+    {"olmo", true, .adapter = &all_linear},
     {"granite", true},
     {"granite", false, .freezing = &low, .adapter = &llama},
     {"smollm3", true},
@@ -439,6 +480,17 @@ static const struct model_case cases[] = {
     {"modernbert", false, .freezing = &first},
     {"modernbert", true, .freezing = &low},
     {"modernbert", true, .adapter = &all_linear},
+    {"marian", true},
+    {"marian", true, .freezing = &low, .adapter = &all_linear},
+    {"marian", true, .separate_embeddings = true},
+    {"marian", true, .separate_embeddings = true, .source_vocabulary = 150},
+    {"bart", true},
+    {"bart", true, .freezing = &blocks},
+    {"mbart", true},
+    {"mbart", true, .adapter = &all_linear},
+    {"t5", true},
+    {"t5", false, .freezing = &low},
+    {"t5", true, .adapter = &all_linear},
 };
 
 static const struct model_case bf16_cases[] = {
@@ -449,6 +501,8 @@ static const struct model_case bf16_cases[] = {
     {"openai-gpt", true, .tolerance = 1e-1},
     {"albert", true, .tolerance = 1e-1},
     {"olmo2", true, .tolerance = 1e-1},
+    {"marian", true, .tolerance = 1e-1},
+    {"t5", false, .tolerance = 1e-1},
 };
 
 int main(int argc, char **argv)

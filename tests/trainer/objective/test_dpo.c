@@ -1,5 +1,5 @@
 /* Compares every preference loss of a tiny GPT-2 and a tiny Qwen3 with TRL's DPOTrainer
- * (scripts/make_reference.py dpo): loss, metrics and the gradient of every parameter. Also tests
+ * (make_reference.py dpo): loss, metrics and the gradient of every parameter. Also tests
  * gradient accumulation and the pass that computes the reference log-probabilities. The two
  * responses of a pair are separate sequences, or share one prompt.
  *
@@ -8,7 +8,7 @@
 
 #include "base/memory.h"
 #include "tests/trainer/reference_file.h"
-#include "trainer/train/objective_input.h"
+#include "trainer/train/step/objective_input.h"
 
 static const double tolerance = 1e-5;
 
@@ -125,7 +125,7 @@ static void make_setup(struct setup *s, const char *file, const char *architectu
     CHECK_OK(device_create(DEVICE_CPU, 0, &s->dev));
     CHECK_OK(kernels_create(s->dev, DTYPE_F32, 1, &limits, &s->kernels));
     CHECK_OK(model_create(s->kernels, &s->config, NULL, false, ROWS, true, &s->model));
-    s->elements = model_elements(s->model);
+    s->elements = model_elems(s->model);
     s->gradients = calloc((size_t)s->elements, sizeof *s->gradients);
     s->scratch = malloc(objective_dpo.scratch_bytes(ROWS));
     size_t selected_elements = (size_t)(ROWS * s->config.width);

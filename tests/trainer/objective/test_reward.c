@@ -1,12 +1,12 @@
 /* Compares reward models with TRL's RewardTrainer in double precision
- * (scripts/reference_reward.py): loss, metrics and the gradient of every parameter of a tiny GPT-2
+ * (reference_reward.py): loss, metrics and the gradient of every parameter of a tiny GPT-2
  * and Llama. The two responses of a pair are separate sequences in one micro-batch, or share one
  * prompt in several micro-batches. Errors are relative, in the Frobenius norm. Gradients of
  * parameters that change both rewards of a pair equally are zero except for rounding noise; they
  * are compared by absolute error. */
 #include "tests/trainer/reference_file.h"
 #include "trainer/objective/task_head.h"
-#include "trainer/train/objective_input.h"
+#include "trainer/train/step/objective_input.h"
 
 static const double tolerance = 1e-5;
 
@@ -96,9 +96,14 @@ static void run_micro_batch(struct reward_test *t, double center, struct micro_b
     input.first_micro_batch = first_micro_batch;
     struct tensor hidden;
     CHECK_OK(model_forward(t->model, &input, &hidden));
-    struct objective_input views = {.task_head = &t->task_head, .preference = &settings};
+    double micro_batch_sums[OBJECTIVE_SUMS] = {0};
+    struct objective_input views = {
+        .task_head = &t->task_head, .preference = &settings, .device_sums = micro_batch_sums};
     objective_input_fill(&views, t->model, b, &input, hidden, t->parameter_gradients);
     CHECK_OK(objective_reward.loss(t->kernels, b, &views, true, sums));
+    for (int i = 0; i < OBJECTIVE_SUMS; i++) {
+        sums[i] += micro_batch_sums[i];
+    }
     CHECK_OK(model_backward(t->model, &input, t->parameter_gradients, NULL, NULL));
 }
 
@@ -144,7 +149,7 @@ static void test_case(struct reward_test *t, int number, int micro_pairs)
     snprintf(name, sizeof name, "case_%d", number);
     hid_t group = H5Gopen2(t->group, name, H5P_DEFAULT);
     CHECK(group >= 0);
-    for (int64_t i = 0; i < model_elements(t->model); i++) {
+    for (int64_t i = 0; i < model_elems(t->model); i++) {
         t->gradients[i] = NAN; /* the first micro-batch must overwrite this */
     }
     for (int i = 0; i < PAIRS; i += micro_pairs) {
@@ -171,7 +176,7 @@ static void make_model(struct reward_test *t)
     CHECK_OK(model_create(t->kernels, &t->config, NULL, false, ROWS, true, &t->model));
     CHECK_OK(task_head_create(t->kernels, t->config.output_rows, t->config.labels, &t->task_head));
     const struct model_parameter *p = model_parameters(t->model, &count);
-    t->gradients = malloc((size_t)model_elements(t->model) * sizeof *t->gradients);
+    t->gradients = malloc((size_t)model_elems(t->model) * sizeof *t->gradients);
     CHECK(t->gradients != NULL && count <= PARAMETERS_MAX);
     for (int i = 0; i < count; i++) {
         float *weights = reference_tensor(t->group, "weights", &p[i]);

@@ -74,6 +74,22 @@ static void test_polynomial_nvidia(void)
     check_rate(&r, 500, 0);
 }
 
+/* The values equal get_inverse_sqrt_schedule in transformers, for the same step. */
+static void test_inverse_sqrt(void)
+{
+    struct recipe r = make_recipe(SCHEDULE_INVERSE_SQRT, 10, 0.1);
+    check_rate(&r, 0, 1e-4);
+    check_rate(&r, 9, 1e-3);
+    check_rate(&r, 10, 1e-3);
+    check_rate(&r, 40, 5e-4);
+    check_rate(&r, 109, 1e-3 * sqrt(10.0 / 109));
+    check_rate(&r, 1000, 1e-4);
+    r.schedule.warmup_steps = 0;
+    check_rate(&r, 0, 1e-3);
+    check_rate(&r, 109, 1e-3 * sqrt(10000.0 / 10109));
+    check_rate(&r, 30000, 5e-4);
+}
+
 static void test_warmup(void)
 {
     struct recipe r = make_recipe(SCHEDULE_COSINE, 0, 0.1);
@@ -94,7 +110,7 @@ static void test_warmup(void)
 /* The rate rises in the warm-up, does not rise after it, and stays between minimum and maximum. */
 static void test_monotonic(void)
 {
-    for (int name = SCHEDULE_CONSTANT; name <= SCHEDULE_POLYNOMIAL_NVIDIA; name++) {
+    for (int name = SCHEDULE_CONSTANT; name <= SCHEDULE_INVERSE_SQRT; name++) {
         for (int64_t warmup = 0; warmup <= 37; warmup += 37) {
             struct recipe r = make_recipe((enum recipe_schedule)name, warmup, 0.05);
             r.schedule.power = 1.5;
@@ -114,6 +130,7 @@ int main(void)
 {
     test_values();
     test_polynomial_nvidia();
+    test_inverse_sqrt();
     test_warmup();
     test_monotonic();
     return 0;

@@ -1,5 +1,6 @@
 /* Choices of settings: every list fits into the buffers, messages contain all choices, and
- * the default targets of adapters are choices. */
+ * the default targets of adapters are choices. The longest list of numbers is read whole. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -61,6 +62,9 @@ static void test_foreign_names(void)
         {"sft.packing=false", "wrapped; did you mean 'none'?"},
         {"train.activation_checkpointing=true", "did you mean 'full'?"},
         {"model.architecture=transformer", "did you mean 'marian'?"},
+        {"model.architecture=olmo1", "did you mean 'olmo'?"},
+        {"model.architecture=smollm", "did you mean 'llama'?"},
+        {"model.architecture=gemma3", "did you mean 'gemma3_text'?"},
         {"dpo.max_length=9", "unknown key; sft has sft.max_length; every objective has data.seq"},
         {"dpo.precompute_ref_log_probs=true",
          "unknown key; the log-probabilities of the reference"},
@@ -95,7 +99,7 @@ static void test_adapter_targets(void)
     char text[CHOICES_BYTES], architecture[128];
     const char *choices[CHOICES_MAX];
     int count = recipe_value_choices(list, text, choices);
-    CHECK_EQUAL(count, ARCHITECTURE_MBART + 1);
+    CHECK_EQUAL(count, RECIPE_ARCHITECTURES);
     for (int i = 0; i < count; i++) {
         enum recipe_architecture a = (enum recipe_architecture)i;
         if (recipe_architecture_has_decoder(a)) {
@@ -113,11 +117,46 @@ static void test_adapter_targets(void)
     }
 }
 
+/* The longest list: 128 factors of LongRoPE with all digits of a double. */
+static void test_long_list(void)
+{
+    static const char entry[] = "1.0800000429153442";
+    char text[2 * RECIPE_ROPE_LIST_BYTES + 512], list[RECIPE_ROPE_LIST_BYTES] = "";
+    double factors[RECIPE_ROPE_FACTORS_MAX];
+    struct recipe recipe;
+    for (int i = 0; i < RECIPE_ROPE_FACTORS_MAX; i++) {
+        size_t used = strlen(list);
+        snprintf(list + used, sizeof list - used, "%s%s", i > 0 ? ", " : "",
+                 i + 1 < RECIPE_ROPE_FACTORS_MAX ? entry : "64.76499938964844");
+    }
+    snprintf(text, sizeof text,
+             "%smodel: {architecture: llama, head_dim: 256, rope_type: longrope, "
+             "rope_short_factor: [%s], rope_long_factor: [%s]}\n",
+             head, list, list);
+    CHECK_OK(recipe_parse("r.yaml", text, strlen(text), NULL, 0, &recipe));
+    CHECK(strcmp(recipe.model.rope_long_factor, list) == 0);
+    CHECK_EQUAL(recipe_rope_factors(recipe.model.rope_long_factor, factors),
+                RECIPE_ROPE_FACTORS_MAX);
+    CHECK(factors[RECIPE_ROPE_FACTORS_MAX - 1] == 64.76499938964844);
+}
+
+/* The message of an unknown key contains the longest list of keys to its end. */
+static void test_long_message(void)
+{
+    char unknown[] = "model.unheard_of=1";
+    char *list[] = {unknown};
+    struct recipe recipe;
+    CHECK_FAILS(recipe_parse("r.yaml", head, strlen(head), list, 1, &recipe), STATUS_RECIPE,
+                "init_from, ignore_mismatched_tokenizer");
+}
+
 int main(void)
 {
     test_adapter_targets();
     test_lengths();
     test_longest_list();
     test_foreign_names();
+    test_long_list();
+    test_long_message();
     return 0;
 }

@@ -7,8 +7,8 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "tests/check.h"
-#include "trainer/objective/objective.h"
 #include "trainer/recipe/settings.h"
+#include "trainer/setup/objective_spec.h"
 
 #define HEAD "data: {tokenizer: t}\ntrain: {max_steps: 10}\n"
 
@@ -60,13 +60,12 @@ static void test_smoothing(void)
     int smoothing = recipe_value_choices(strchr(condition, '=') + 1, values, used);
     CHECK(count > smoothing);
     for (int i = 0; i < count; i++) {
-        const struct objective *objective;
+        struct recipe recipe = {.objective = (enum recipe_objective)i};
         int found = 0;
         for (int j = 0; j < smoothing; j++) {
             found += strcmp(names[i], used[j]) == 0;
         }
-        CHECK_OK(objective_find(names[i], &objective));
-        CHECK_EQUAL(objective->smooths_labels, found);
+        CHECK_EQUAL(objective_spec_objective(&recipe)->smooths_labels, found);
     }
 }
 
@@ -100,9 +99,12 @@ static void test_positions(void)
                         "model.max_position_embeddings is 1024, but data.sequence_length is 64: "
                         "the learned positions after the first 64 remain random; set "
                         "model.max_position_embeddings=64, or train on longer sequences");
-    static const char *const quiet[] = {
-        "model: {max_position_embeddings: 64}\n", "model: {architecture: llama}\n",
-        "objective: mlm\nmodel: {architecture: bert}\n", "model: {init_from: x}\n"};
+    static const char *const quiet[] = {"model: {max_position_embeddings: 64}\n",
+                                        "model: {architecture: llama}\n",
+                                        "objective: mlm\nmodel: {architecture: bert}\n",
+                                        "model: {init_from: x}\n",
+                                        "objective: seq2seq\nmodel: {architecture: marian}\n",
+                                        "objective: seq2seq\nmodel: {architecture: t5}\n"};
     for (int i = 0; i < COUNT(quiet); i++) {
         snprintf(text, sizeof text, "%s%s", learned, quiet[i]);
         check_warning(text, NULL);
@@ -116,7 +118,8 @@ static void test_warning(void)
         HEAD "model: {rope_theta: 5.0e5}\n",
         "some.yaml: settings without effect: model.rope_theta (used if "
         "model.architecture is llama, qwen2, mistral, qwen3, gemma2, gemma3_text, smollm3, "
-        "granite, olmo2, phi3, stablelm, modernbert, transformer_encoder or transformer_decoder)");
+        "granite, olmo, olmo2, phi3, stablelm, modernbert, transformer_encoder or "
+        "transformer_decoder)");
     check_warning(HEAD "schedule: {power: 2.0, decay_ratio: 0.2}\nmlm: {mask_probability: 0.2}\n",
                   "some.yaml: settings without effect: mlm.mask_probability (used if objective is "
                   "mlm); schedule.power (used if schedule.name is polynomial or "

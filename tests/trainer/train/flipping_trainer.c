@@ -113,9 +113,9 @@ static status print_hash(void)
 {
     const struct optimizer *o = sharded_optimizer_inner(running->optimizer);
     const struct model *m = running->session.model;
-    size_t moments = (size_t)optimizer_elements(o) * dtype_bytes(optimizer_moment_dtype(o));
+    size_t moments = (size_t)optimizer_elems(o) * dtype_bytes(optimizer_moment_dtype(o));
     uint64_t hash = UINT64_C(0xcbf29ce484222325);
-    TRY(hash_range(model_weights(m), (size_t)model_elements(m) * sizeof(float), &hash));
+    TRY(hash_range(model_weights(m), (size_t)model_elems(m) * sizeof(float), &hash));
     TRY(hash_range(optimizer_moment1(o), moments, &hash));
     TRY(hash_range(optimizer_moment2(o), moments, &hash));
     fprintf(stderr, "hash %016" PRIx64 "\n", hash);

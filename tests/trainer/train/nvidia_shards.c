@@ -2,9 +2,10 @@
  *
  *   nvidia_shards FOLDER
  *
- * Writes train-0.hdf5 and train-1.hdf5 (gzip) and validation.hdf5 (not compressed). A text is [CLS]
- * A [SEP] B [SEP] with 10 to 32 tokens of a vocabulary of 64. A token has nearly always the same
- * successor. The masks are part of the file: up to 5 tokens are [MASK], id 4. */
+ * Writes train-0.hdf5 and train-1.hdf5 (gzip), and validation.hdf5 and unmasked.hdf5 (not
+ * compressed). A text is [CLS] A [SEP] B [SEP] with 10 to 32 tokens of a vocabulary of 64. A token
+ * has nearly always the same successor. The masks are part of the file: up to 5 tokens are [MASK],
+ * id 4, but none in unmasked.hdf5. */
 #include <hdf5.h>
 
 #include "base/random.h"
@@ -17,7 +18,7 @@ struct columns {
     int8_t mask[N][T], segments[N][T], next[N];
 };
 
-static void make_text(struct columns *x, int i, uint64_t seed)
+static void make_text(struct columns *x, int i, uint64_t seed, int predictions)
 {
     uint64_t key = random_key(seed, RANDOM_PAIRS, (uint64_t)i, 0), drawn = 0;
     int tokens = 10 + (int)random_below(key, drawn++, T - 9), middle = tokens / 2;
@@ -31,7 +32,6 @@ static void make_text(struct columns *x, int i, uint64_t seed)
         x->mask[i][t] = 1;
     }
     x->next[i] = (int8_t)(i % 2);
-    int predictions = 1 + i % P;
     for (int p = 0; p < predictions; p++) {
         int at = 1 + p;
         at += at >= middle;
@@ -58,13 +58,13 @@ static void write_dataset(hid_t file, const char *name, hid_t type, hid_t memory
     H5Sclose(space);
 }
 
-static void write_shard(const char *folder, const char *name, uint64_t seed, bool gzip)
+static void write_shard(const char *folder, const char *name, uint64_t seed, bool gzip, bool masked)
 {
     static struct columns x;
     char path[1024];
     memset(&x, 0, sizeof x);
     for (int i = 0; i < N; i++) {
-        make_text(&x, i, seed);
+        make_text(&x, i, seed, masked ? 1 + i % P : 0);
     }
     snprintf(path, sizeof path, "%s/%s", folder, name);
     hid_t f = H5Fcreate(path, H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
@@ -82,8 +82,9 @@ static void write_shard(const char *folder, const char *name, uint64_t seed, boo
 int main(int argc, char **argv)
 {
     CHECK(argc == 2);
-    write_shard(argv[1], "train-0.hdf5", 1, true);
-    write_shard(argv[1], "train-1.hdf5", 2, true);
-    write_shard(argv[1], "validation.hdf5", 3, false);
+    write_shard(argv[1], "train-0.hdf5", 1, true, true);
+    write_shard(argv[1], "train-1.hdf5", 2, true, true);
+    write_shard(argv[1], "validation.hdf5", 3, false, true);
+    write_shard(argv[1], "unmasked.hdf5", 4, false, false);
     return 0;
 }

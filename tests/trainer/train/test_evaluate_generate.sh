@@ -1,7 +1,7 @@
 #!/bin/bash
-# evaluate.generate: evaluations of seq2seq training generate targets. The scores are those of
-# `bireme translate` and `bireme evaluate --predictions`, the same at any layout; stops, the plan,
-# and settings that are refused.
+# evaluate.generate: evaluations of seq2seq training generate targets. The scores equal the scores
+# of `bireme translate` and `bireme evaluate --predictions`, at any layout. Also tested: stops, the
+# plan, and settings that are refused.
 source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
 need_mpirun
 
@@ -51,8 +51,8 @@ for name in ${names//|/ } token_accuracy; do
     grep -aq "evaluate/$name" run/tensorboard/* || fail "TensorBoard has no $name"
 done
 
-# compare_translation FILE OPTION...: the scores of a file are those of translate and --predictions,
-# and differ from 0 and 1.
+# compare_translation FILE OPTION...: the scores of a file equal the scores of translate and
+# --predictions, and differ from 0 and 1.
 compare_translation() {
     local scores=$1
     shift
@@ -79,7 +79,8 @@ evaluate() {
 }
 evaluate 1 >all
 cmp all scores || fail "evaluate: $(cat out)"
-for layout in 1,batch.micro_size=12 2 4 2,parallel.tensor=2 4,parallel.tensor=2; do
+for layout in 1,batch.micro_size=12 2 4 2,parallel.tensor=2,parallel.sequence=true \
+    4,parallel.tensor=2; do
     # shellcheck disable=SC2046 # the settings of a layout
     evaluate $(tr ',' ' ' <<<"$layout") >other
     cmp all other || fail "the scores depend on the layout $layout: $(cat out)"
@@ -117,8 +118,8 @@ half=$(get_samples evaluate.generate=true batch.micro_size=1 data.sequence_lengt
 [ $((one - half)) = $((16 * 64 * 2 * 2 * 4)) ] || fail "plan: $one and $half bytes"
 
 # A stop ends the generation; the next session repeats the evaluation.
-for ((i = 0; i < 2000; i++)); do cat validation.a; done >many.a
-for ((i = 0; i < 2000; i++)); do cat validation.b; done >many.b
+yes "$(cat validation.a)" | head -n 50000 >many.a
+yes "$(cat validation.b)" | head -n 50000 >many.b
 run_bireme 0 prepare --objective seq2seq --tokenizer words --source many.a --target many.b \
     --output many
 many=(train "${model[@]}" run_dir=stopped 'data.validation=many/train-*.h5' train.max_steps=2

@@ -2,6 +2,9 @@
 # An evaluation or a sample may take longer than the limit of a long phase, 600 s: the limit applies
 # to each token and each scored text. A faster clock makes the limit short.
 # usage: test_long_evaluation.sh PART SHIM; SHIM is the library of tests/shim/fault_shim.c
+# ctest: parts targets tasks rolling sample
+# ctest: targets test_fault_shim
+# ctest: timeout 120
 shim=$(realpath "${2:?}")
 source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
 need_shim
@@ -17,8 +20,8 @@ run_fast() {
 
 # check_stop ARGUMENT...: the first evaluation takes 1200 s of a fast clock and is then stopped.
 check_stop() {
-    run_fast 200 "$@"
-    stop_first_evaluation $job run 6
+    run_fast 400 "$@"
+    stop_first_evaluation $job run 3
 }
 
 test_targets() {

@@ -1,7 +1,8 @@
 #!/bin/bash
 # parallel.check_every: a bit that changes in the weights of one replica ends the run with exit code
 # 81 on all ranks, and the changed weights are not saved. The comparison changes no weights.
-# usage: test_replica_check.sh PART TRAINER; TRAINER is tests/trainer/flipping_trainer.c. Parts:
+# usage: test_replica_check.sh PART TRAINER; TRAINER is tests/trainer/train/flipping_trainer.c.
+# Parts:
 #
 #   replicas     2 and 4 replicas, ZeRO 0 to 2, bf16
 #   tensor       2 replicas of a model on 2 ranks each
@@ -26,7 +27,7 @@ train_flipped() {
 
 # expect_difference STEP TENSOR RANKS OTHERS: one error line names them; no newer step is saved.
 expect_difference() {
-    local text="$2 differs: the weights on rank$3 are not those on rank$4\."
+    local text="$2 differs between rank$3 and rank$4\."
     expect_error "\(host [^ ]*\|step $1\): $text"
     ! [ -e run/final ] || fail 'final weights were written'
     local newest

@@ -5,24 +5,16 @@
  * the same bits. A rollback restores the moments. */
 #include "kernels/cpu/matmul.h"
 #include "tests/check.h"
+#include "tests/trainer/model/tiny_gpt2.h"
 
 #include "base/random.h"
 #include "trainer/train/rollback.h"
-#include "trainer/train/sharded_optimizer.h"
+#include "trainer/train/step/sharded_optimizer.h"
 
 enum { ROWS = 14, STEPS = 2, SEED = 21 };
 
 static const struct model_config config = {
-    .architecture = "gpt2",
-    .layers = 2,
-    .width = 24,
-    .heads = 12,
-    .inner = 60,
-    .positions = 7,
-    .vocabulary = 65,
-    .activation = ACTIVATION_GELU_TANH,
-    .norm_epsilon = 1e-5f,
-    .initializer_range = 0.02f,
+    TINY_GPT2,
     .tied = true,
     .frozen = "transformer.wpe.weight",
 };
@@ -214,7 +206,7 @@ static void compare_weights(const struct training *sharded, const struct trainin
 /* Rounds the master weights again, as after a resume, and compares the bits. */
 static void test_resume(const struct training *t)
 {
-    size_t bytes = (size_t)model_elements(t->model) * sizeof(bf16);
+    size_t bytes = (size_t)model_elems(t->model) * sizeof(bf16);
     bf16 *copy = malloc(bytes);
     CHECK(copy != NULL);
     memcpy(copy, model_bf16_weights(t->model), bytes);
@@ -231,7 +223,7 @@ static void test_rollback(struct training *t)
     const struct session session = {
         .device = kernels_device(kernels), .kernels = kernels, .model = t->model};
     const struct optimizer *o = sharded_optimizer_inner(t->update);
-    size_t bytes = (size_t)optimizer_elements(o) * dtype_bytes(optimizer_moment_dtype(o));
+    size_t bytes = (size_t)optimizer_elems(o) * dtype_bytes(optimizer_moment_dtype(o));
     char *before = malloc(2 * bytes);
     struct rollback *rollback = NULL;
     CHECK(before != NULL);

@@ -3,8 +3,8 @@
 #
 #   test_sft.sh trl | trl_qwen3 | packing | layouts | chat
 #
-#   trl          losses and metrics of three steps equal those of TRL's SFTTrainer
-#                (scripts/make_reference.py sft)
+#   trl          losses and metrics of three steps are the same as in TRL's SFTTrainer
+#                (scripts/reference/make_reference.py sft)
 #   trl_qwen3    the same of a Qwen3
 #   packing      packing and gradient accumulation do not change the losses; a stream without
 #                boundaries does
@@ -269,7 +269,7 @@ test_chat() {
 
     # An imported folder uses its own template if it is a known one, and names another one.
     run_bireme 0 import exported --output imported
-    grep -q 'the chat template of exported is "chatml"' stderr || fail 'the template is not named'
+    grep -q "the chat template of exported is 'chatml'" stderr || fail 'the template is not named'
     cmp imported/tokenizer/chat_template.json run_messages/final/tokenizer/chat_template.json ||
         fail 'the imported chat template differs'
     sed -i 's/user/human/' exported/chat_template.jinja

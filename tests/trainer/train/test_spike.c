@@ -9,8 +9,8 @@
 #include "tests/check.h"
 #include "trainer/formats/checkpoint/manifest.h"
 #include "trainer/formats/checkpoint/manifest_spikes_impl.h"
-#include "trainer/train/spike.h"
 #include "trainer/train/spike_response.h"
+#include "trainer/train/step/spike.h"
 
 /* Observes a step with many predictions. */
 static struct spike_score observe_step(struct checkpoint_spikes *s, double loss,

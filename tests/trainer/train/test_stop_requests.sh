@@ -2,6 +2,8 @@
 # A request to stop ends a long step between two micro-batches; a second one ends the run at once.
 # The output of a command can be a closed pipe.
 # usage: test_stop_requests.sh SHIM; SHIM is the library of tests/shim/fault_shim.c
+# ctest: targets test_fault_shim
+# ctest: timeout 120
 shim=$(realpath "${1:?}")
 . "$(dirname "$0")/../tiny_training.sh"
 

@@ -11,7 +11,7 @@ test_checkpoints() {
     run_bireme 0 train recipe.yaml run_dir=other model.hidden_size=40
     local newest=made/checkpoints/step-00000020
     run_bireme 0 checkpoint list made
-    [ "$(grep -c ': whole, step .*, 3 ranks, ' out)" = 3 ] || fail 'not three complete checkpoints'
+    [ "$(grep -c ': valid, step .*, 3 ranks, ' out)" = 3 ] || fail 'not three complete checkpoints'
     run_bireme 0 checkpoint verify made --json
     grep -q '"whole": true' out || fail 'the checkpoint is not complete'
     run_bireme 0 checkpoint diff made $newest
@@ -316,17 +316,18 @@ test_errors() {
     expect_error "hidden_size"
     run_ranks 3 66 train recipe.yaml 'data.train=nowhere/*.h5'
     expect_error nowhere
-    local diverging='optimizer.learning_rate=100 optimizer.weight_decay=1
+    # Each step multiplies the weights by about -10,000; the loss is NaN after five steps.
+    local diverging='optimizer.learning_rate=100 optimizer.weight_decay=100
         optimizer.max_grad_norm=0 schedule.warmup_steps=0'
     # shellcheck disable=SC2086
     run_ranks 2 79 train recipe.yaml run_dir=nan $diverging train.max_steps=2000
     expect_error 'samples [0-9]* (data/train-.*h5 tokens [0-9]* to [0-9]*).*'\
 'the weights were not updated'
     # shellcheck disable=SC2086
-    run_bireme 0 train recipe.yaml run_dir=diverged $diverging train.max_steps=1 \
+    run_bireme 0 train recipe.yaml run_dir=diverged $diverging train.max_steps=5 \
         data.validation=null evaluate.every=0
     # shellcheck disable=SC2086
-    run_ranks 2 79 train recipe.yaml run_dir=evaluated $diverging train.max_steps=1
+    run_ranks 2 79 train recipe.yaml run_dir=evaluated $diverging train.max_steps=5
     expect_error 'validation loss'
     printf '{"context":"the Lic","choices":["ense","zzzz"],"label":0}\n' >task.jsonl
     for command in 'evaluate --json --data data/validation-*.h5' \
@@ -393,8 +394,8 @@ test_errors() {
     run_bireme 80 train recipe.yaml run_dir=refused model.init_from=base/final
     [ -e refused/log.txt ] || fail 'a folder that existed was removed'
     run_bireme 66 train nowhere.yaml
-    run_bireme 69 prepare --objective translate --tokenizer tokenizer --input recipe.yaml --output t
-    expect_error "'translate' needs generation with an encoder-decoder"
+    run_bireme 64 prepare --objective translate --tokenizer tokenizer --input recipe.yaml --output t
+    expect_error "--objective translate: .* did you mean 'seq2seq'?"
     run_bireme 64 train recipe.yaml --epochs 3
     expect_error 'write train.epochs=VALUE after the recipe'
     run_bireme 64 train
@@ -410,7 +411,7 @@ test_inspect() {
     run_bireme 0 inspect run
     grep -q 'run folder, ended (max_steps)' out || fail 'the state of the run is not printed'
     grep -q '^  validation loss  *[0-9]' out || fail 'no validation loss'
-    [ "$(grep -c '^  step-000000[12]0 .* whole$' out)" = 2 ] || fail 'not two checkpoints'
+    [ "$(grep -c '^  step-000000[12]0 .* valid$' out)" = 2 ] || fail 'not two checkpoints'
     ! grep -q '{' out || fail 'the table contains JSON'
     ! grep -q 'hidden_size' out || fail 'the settings are printed without --settings'
     run_bireme 0 inspect run --settings
@@ -424,9 +425,9 @@ test_inspect() {
     run_bireme 0 inspect run --json
     grep -q '"ended": true' out && grep -q '"perplexity"' out || fail 'the JSON is not complete'
     run_bireme 0 inspect run/checkpoints
-    [ "$(grep -c 'whole$' out)" = 2 ] || fail 'not two checkpoints in their folder'
+    [ "$(grep -c 'valid$' out)" = 2 ] || fail 'not two checkpoints in their folder'
     run_bireme 0 inspect data
-    grep -q 'total of train ' out && grep -q '2 shards, whole' out ||
+    grep -q 'total of train ' out && grep -q '2 shards, valid' out ||
         fail 'the shards are not listed'
     run_bireme 0 inspect tokenizer
     grep -q 'end token   none' out || fail 'a char tokenizer has an end token'
@@ -580,7 +581,7 @@ test_bench() {
 
 # test_kills RANKS: kill the run BIREME_KILLS times at random moments (8 by default, 40 in CI).
 # Each start resumes, at least from the newest checkpoint that was reported as saved, and the end
-# equals that of a run without kills.
+# equals the end of a run without kills.
 test_kills() {
     local ranks=$1 left=${BIREME_KILLS:-8} saved=0 attempts=0 settings
     killed=killed$$ # unique in the process list of this machine

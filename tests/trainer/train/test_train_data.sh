@@ -57,7 +57,7 @@ END
     local third=("${plain[@]}" run_dir=third model.init_from=first/final
         'data.train=others/train-*.h5' 'data.validation=others/train-*.h5')
     run_bireme 65 train "${third[@]}"
-    expect_error 'prepared with another tokenizer than that of the initial weights'
+    expect_error 'not prepared with the tokenizer of the initial weights'
     run_bireme 0 train "${third[@]}" model.ignore_mismatched_tokenizer=true
     expect_warning TOKENIZER 1
 

@@ -273,7 +273,7 @@ test_chat() {
     run_bireme 0 score --checkpoint one --chat --json conversations.jsonl
     grep -q '^{"reward":-\?[0-9.e-]*,"tokens":[0-9]*}$' out || fail "JSON: $(head -1 out)"
     run_bireme 65 score --checkpoint one --chat talk.jsonl
-    expect_error 'talk.jsonl:1: no field "messages" (the row has "talk"'
+    expect_error "talk.jsonl:1: no field 'messages' (the row has 'talk'"
     # score encodes special tokens in a line as plain text. Its warning names --chat.
     printf '<|im_start|>user\nthe<|im_end|>\n' >lines
     run_bireme 0 score --checkpoint one lines

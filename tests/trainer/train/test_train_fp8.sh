@@ -1,6 +1,7 @@
 #!/bin/bash
 # Tests training with train.precision fp8: two runs have the same bits, all layouts have the same
 # scales, a resume is exact, and a run can change between bf16 and fp8.
+# Row-wise scales have no state: their runs repeat, resume and change to delayed scales.
 # usage: test_train_fp8.sh; BIREME_PROGRAM and BIREME_SOURCE_DIR are set by ctest
 # shellcheck disable=SC2086,SC2154 # settings are words; tiny_training.sh shares variables
 source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
@@ -43,7 +44,7 @@ for mode in selective full; do
     compare_weights fp8 $mode 00000020
 done
 
-# The first step is not rounded, later ones are. The losses are near those of bf16.
+# The first step is not rounded, later ones are. The losses are near the losses of bf16.
 run_bireme 0 train recipe.yaml run_dir=bf16 train.precision=bf16 $deep
 print_losses fp8 train | head -1 >a
 print_losses bf16 train | head -1 >b
@@ -61,6 +62,28 @@ for change in 'bf16 fp8' 'fp8 bf16'; do
     cp -r $before "$before-$after"
     rm -rf "$before-$after"/checkpoints/step-00000020 "$before-$after"/final
     run_bireme 0 train recipe.yaml run_dir="$before-$after" train.precision=$after $deep
+    compare_losses bf16 "$before-$after" 1e-2
+    differ $before "$before-$after"
+done
+
+# Row-wise scales: all steps are rounded, a resume is exact, and checkpoints contain no scales.
+rows="train.precision=fp8 fp8.recipe=rowwise $deep"
+run_bireme 0 train recipe.yaml run_dir=rows $rows
+compare_losses bf16 rows 1e-2
+print_losses rows train | head -1 >a
+! cmp -s a b || fail 'the first step is not rounded'
+[ -z "$(find rows -name 'fp8-*')" ] || fail 'a checkpoint contains scales'
+cp -r rows rows-resumed
+rm -rf rows-resumed/checkpoints/step-00000020 rows-resumed/final
+cp -r rows-resumed rows-delayed
+run_bireme 0 train recipe.yaml run_dir=rows-resumed $rows train.activation_checkpointing=full
+compare_losses rows rows-resumed 0
+compare_weights rows rows-resumed 00000020
+for change in 'rows delayed' 'fp8 rowwise'; do
+    read -r before after <<<"$change"
+    [ $after = delayed ] || cp -r $before "$before-$after"
+    rm -rf "$before-$after"/checkpoints/step-00000020 "$before-$after"/final
+    run_bireme 0 train recipe.yaml run_dir="$before-$after" $rows fp8.recipe=$after
     compare_losses bf16 "$before-$after" 1e-2
     differ $before "$before-$after"
 done
@@ -84,6 +107,9 @@ run_ranks 2 0 train recipe.yaml run_dir=tensor train.precision=fp8 $deep paralle
 compare_losses fp8 tensor 1e-2
 run_ranks 4 0 train recipe.yaml run_dir=four train.precision=fp8 $deep parallel.zero_stage=1
 compare_losses fp8 four 1e-2
+check_reproducible recipe.yaml same-rows $rows
+run_ranks 2 0 train recipe.yaml run_dir=tensor-rows $rows parallel.tensor=2
+compare_losses rows tensor-rows 1e-2
 
 # Inference needs no multiple of 16: a rank has 24 of 48 rows.
 run_bireme 0 train recipe.yaml run_dir=narrow train.precision=fp8 $deep train.max_steps=2 \

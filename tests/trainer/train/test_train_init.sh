@@ -31,7 +31,7 @@ refuse() {
 
 run_bireme 0 train recipe.yaml run_dir=base model.activation=gelu_erf train.max_steps=6
 
-# No size at all: plan and train use those of the checkpoint, and the run stores them.
+# No size at all: plan and train use the sizes of the checkpoint, and the run stores them.
 write_recipe fine.yaml '  dropout: 0.0'
 run_bireme 0 inspect base/final --json
 parameters=$(sed -nE 's/.*"parameters": ([0-9]+).*/\1/p' out)
@@ -43,7 +43,7 @@ for line in 'hidden_size: 32' 'num_layers: 2' 'num_heads: 2' 'activation: gelu_e
     grep -q "^  $line$" fine/recipe.yaml || fail "the run does not store $line"
 done
 
-# A resumed run takes them from its own checkpoint, because that of init_from may be gone.
+# A resumed run takes them from its own checkpoint, because the checkpoint of init_from may be gone.
 mv base gone
 run_bireme 0 train fine.yaml train.max_steps=3
 run_bireme 66 train fine.yaml --resume never
@@ -68,6 +68,20 @@ run_bireme 0 tokenizer train --vocab-size 300 --input "$source/LICENSE" --output
 run_bireme 0 prepare --tokenizer bytes --input "$source/LICENSE" --output other
 refuse 78 '300 token ids, but the model in base/final has [0-9]*; use .*: base/final/tokenizer' \
     fine.yaml data.tokenizer=bytes 'data.train=other/train-*.h5'
+
+# Without weights for single positions, the checkpoint accepts another number of positions.
+texts=(objective=denoise data.tokenizer=bytes 'data.train=other/train-*.h5')
+for architecture in t5 marian; do
+    run_bireme 0 train recipe.yaml "${texts[@]}" run_dir=$architecture data.validation=null \
+        evaluate.every=0 model.architecture=$architecture model.activation=relu \
+        model.vocab_size=320 train.max_steps=5 checkpoint.every=5
+    run_bireme 0 train fine.yaml "${texts[@]}" model.init_from=$architecture \
+        model.max_position_embeddings=64 data.sequence_length=64
+    grep -q '^  max_position_embeddings: 64$' fine/recipe.yaml ||
+        fail "$architecture does not have the number of positions of the recipe"
+    rm -r fine
+done
+
 mkdir folder
 echo '{}' >folder/config.json
 refuse 80 'folder is a Hugging Face model folder, .* `bireme import folder --output DIR`' \

@@ -452,8 +452,8 @@ test_rotary() {
         fail 'the message does not name the key-value heads'
 }
 
-# OLMo 2: its norms of queries and keys read all heads, those of the other tensor-parallel ranks
-# included. bf16 runs of one and of two ranks differ by rounding.
+# OLMo 2: its norms of queries and keys read all heads, including the heads of the other
+# tensor-parallel ranks. bf16 runs of one and of two ranks differ by rounding.
 test_olmo2() {
     test_rotary olmo2 optimizer.learning_rate=1e-3
     local settings='model.architecture=olmo2 model.num_heads=4 model.num_kv_heads=2
@@ -489,6 +489,7 @@ llama | qwen2) test_rotary "$1" ;;
 mistral) test_rotary mistral model.sliding_window=8 model.head_dim=12 ;;
 qwen3) test_rotary qwen3 model.head_dim=12 ;;
 smollm3) test_rotary smollm3 model.no_rope_layer_interval=2 ;;
+olmo) test_rotary olmo ;;
 olmo2) test_olmo2 ;;
 stablelm) test_rotary stablelm model.partial_rotary_factor=0.5 model.use_qkv_bias=true ;;
 phi3) test_rotary phi3 model.head_dim=12 model.partial_rotary_factor=0.5 model.sliding_window=8 ;;

@@ -40,6 +40,19 @@ run_bireme 0 train phase1.yaml run_dir=ordered data.shuffle=false train.max_step
 print_losses one train | head -n 1 >a && print_losses ordered train | head -n 1 >b
 ! cmp -s a b || fail 'data.shuffle changes nothing'
 
+# Without masked tokens the gradient is the gradient of next-sentence prediction, at any layout.
+unmasked='data.train=shards/unmasked.hdf5 train.max_steps=6 model.dropout=0
+    schedule.warmup_steps=0'
+# shellcheck disable=SC2086
+run_bireme 0 train phase1.yaml run_dir=unmasked $unmasked
+grep '"event":"train"' unmasked/metrics.jsonl >stderr
+grep -q '"step":1,.*"loss":0\.[67]' stderr || fail 'the loss is not about ln 2'
+! grep -qE '"grad_norm":0(\.0*)?[,}]' stderr && [ "$(wc -l <stderr)" = 6 ] ||
+    fail 'next-sentence prediction has no gradient'
+# shellcheck disable=SC2086
+run_ranks 2 0 train phase1.yaml run_dir=unmasked-2 $unmasked parallel.zero_stage=1
+compare_losses unmasked unmasked-2 1e-5
+
 run_bireme 65 train phase1.yaml run_dir=small model.vocab_size=32
 expect_error 'shards/.*hdf5'
 run_bireme 65 train phase1.yaml run_dir=few mlm.max_predictions=3

@@ -1,6 +1,6 @@
 #!/bin/bash
-# generate.prompt: the samples are those of `bireme generate`, equal at every layout, and do not
-# change the training; metrics.jsonl, report.html, plan, and prompts that are refused.
+# generate.prompt: the samples are the same as in `bireme generate`, at every layout, and do not
+# change the training. Also tested: metrics.jsonl, report.html, plan, and prompts that are refused.
 . "$(dirname "$0")/../tiny_training.sh"
 samples=(generate.prompt=License generate.max_new_tokens=20)
 

@@ -10,8 +10,8 @@
 #include "base/text_buffer.h"
 #include "trainer/evaluation/tasks/few_shot.h"
 #include "trainer/evaluation/tasks/task_documents_impl.h"
+#include "trainer/evaluation/tasks/task_template_functions_impl.h"
 #include "trainer/evaluation/tasks/task_template_impl.h"
-#include "trainer/evaluation/tasks/template_functions_impl.h"
 #include "trainer/recipe/settings.h"
 
 /* The source of a text, a target or the choices: a field, a template or a constant. At most one
@@ -67,12 +67,12 @@ status task_annotate_error(const struct task *t, int64_t index, status result)
 static status read_list(const struct task_config *c, const struct node *node, json_t **out)
 {
     *out = json_array();
-    TRY(template_require_memory(*out));
+    TRY(task_template_require_memory(*out));
     for (const struct node *n = node->first; n != NULL; n = n->next) {
         if (n->text == NULL) {
             return task_config_fail(c, n, node->key, "must be a list of strings");
         }
-        TRY(template_append(*out, json_string(n->text)));
+        TRY(task_template_append(*out, json_string(n->text)));
     }
     return STATUS_OK;
 }
@@ -126,7 +126,7 @@ static status compute_value(const struct value *v, const struct task_document *d
 static status convert_to_text(json_t **value)
 {
     json_t *text = NULL;
-    TRY(template_make_text(*value, &text));
+    TRY(task_template_make_text(*value, &text));
     json_decref(*value);
     *value = text;
     return STATUS_OK;
@@ -174,7 +174,7 @@ static status convert_target(const struct task *t, const struct task_document *d
 {
     json_int_t index = json_is_boolean(target) ? json_is_true(target) : json_integer_value(target);
     if (choices == NULL) {
-        return template_make_text(target, out);
+        return task_template_make_text(target, out);
     }
     if (json_is_string(target)) {
         for (index = 0; index < (json_int_t)json_array_size(choices) &&
@@ -189,7 +189,7 @@ static status convert_target(const struct task *t, const struct task_document *d
     *out = t->config.output == TASK_MULTIPLE_CHOICE
                ? json_integer(index)
                : json_incref(json_array_get(choices, (size_t)index));
-    return template_require_memory(*out);
+    return task_template_require_memory(*out);
 }
 
 static status get_target(const struct task *t, const struct task_document *d, const json_t *choices,
@@ -204,7 +204,7 @@ static status get_target(const struct task *t, const struct task_document *d, co
         json_decref(*out);
         *out = index;
     }
-    return template_require_memory(*out);
+    return task_template_require_memory(*out);
 }
 
 static status convert_targets(const struct task *t, const struct task_document *d,
@@ -212,12 +212,12 @@ static status convert_targets(const struct task *t, const struct task_document *
 {
     size_t count = json_is_array(target) ? json_array_size(target) : 1;
     *out = json_array();
-    TRY(template_require_memory(*out));
+    TRY(task_template_require_memory(*out));
     for (size_t i = 0; i < count; i++) {
         json_t *element = json_is_array(target) ? json_array_get(target, i) : target;
         json_t *converted = NULL;
         TRY(convert_target(t, d, choices, element, &converted));
-        TRY(template_append(*out, converted));
+        TRY(task_template_append(*out, converted));
     }
     return count > 0 ? STATUS_OK : raise_at(d, "doc_to_target gives an empty list");
 }
@@ -359,8 +359,9 @@ static status sample_others(struct task *t, struct few_shot_random *random, cons
         }
     }
     if (count < t->config.shots) {
-        return task_config_fail(&t->config, t->config.tree, "num_fewshot",
-                                "only %" PRId64 " examples differ from a document", count);
+        return task_config_fail(
+            &t->config, t->config.tree, "num_fewshot",
+            "only %" PRId64 " examples differ from a document; lower num_fewshot", count);
     }
     TRY(few_shot_sample(random, count, t->config.shots, out));
     for (int64_t i = 0; i < t->config.shots; i++) {

@@ -7,8 +7,7 @@
  *         ... task_request_free(&q);
  *     }
  *
- * The prompts are those of lm-evaluation-harness for the same file, with the same few-shot
- * examples. */
+ * lm-evaluation-harness makes the same prompts from the file, with the same few-shot examples. */
 #pragma once
 
 #include "trainer/evaluation/tasks/task_config.h"
@@ -25,9 +24,9 @@ struct task_request {
 
 /* task_open - read a task file and its documents.
  *
- * Units     shots: number of few-shot examples, -1: that of the file; limit: documents to evaluate,
- *           0: all
- * Errors    those of task_config_read; STATUS_NO_INPUT; STATUS_DATA with file, line and reason */
+ * Units     shots: number of few-shot examples, -1: the number in the file; limit: documents to
+ *           evaluate, 0: all
+ * Errors    as task_config_read; STATUS_NO_INPUT; STATUS_DATA with file, line and reason */
 status task_open(const char *path, int64_t shots, int64_t limit, struct task **out);
 
 /* task_get_config - return the settings of the file. */

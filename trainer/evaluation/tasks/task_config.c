@@ -1,5 +1,6 @@
 #include "trainer/evaluation/tasks/task_config.h"
 
+#include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -124,8 +125,8 @@ static status read_integer(const struct task_config *c, const struct node *node,
         return task_config_fail(c, node, node->key, "%s", reason);
     }
     if (*out < min || *out > max) {
-        return task_config_fail(c, node, node->key, "must be in [%lld, %lld]", (long long)min,
-                                (long long)max);
+        return task_config_fail(c, node, node->key, "must be in [%" PRId64 ", %" PRId64 "]", min,
+                                max);
     }
     return STATUS_OK;
 }
@@ -252,7 +253,7 @@ static status set_metric(struct task_config *c, const struct node *node, void *t
                             names);
 }
 
-/* Checks that the aggregation is that of the metric. */
+/* Checks that the aggregation belongs to the metric. */
 static status check_aggregation(struct task_config *c, const struct node *entry,
                                 const struct task_metric *m)
 {

@@ -6,7 +6,7 @@
 
 #include "base/file.h"
 #include "base/status.h"
-#include "datasets/tokenizer/pattern.h"
+#include "datasets/text/pattern.h"
 
 enum task_output {
     TASK_MULTIPLE_CHOICE,
@@ -18,8 +18,8 @@ enum task_output {
 
 enum task_metric_kind {
     TASK_ACC,       /* the most probable choice is the target, or greedy decoding gives it */
-    TASK_ACC_NORM,  /* the same, log-probabilities divided by the characters of the choice */
-    TASK_ACC_BYTES, /* the same, divided by its bytes */
+    TASK_ACC_NORM,  /* the same; log-probabilities are divided by the characters of the choice */
+    TASK_ACC_BYTES, /* the same; they are divided by the bytes of the choice */
     TASK_PERPLEXITY,
     TASK_EXACT_MATCH,
     TASK_NUMERIC_MATCH, /* the last numbers of output and target are equal */

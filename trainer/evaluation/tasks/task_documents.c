@@ -71,7 +71,7 @@ status task_documents_read(const struct task_config *c, const char *split,
     const struct node *files = find_files(c, split);
     *out = (struct task_documents){.features = json_object()};
     if (files == NULL) {
-        return task_config_fail(c, c->data_files, "data_files", "has no split \"%.80s\"%s", split,
+        return task_config_fail(c, c->data_files, "data_files", "has no split '%.80s'%s", split,
                                 c->data_files->kind == NODE_MAPPING
                                     ? ""
                                     : "; a file without a split is the split train");

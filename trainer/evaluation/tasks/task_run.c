@@ -9,7 +9,7 @@
 #include "datasets/text/char_class.h"
 #include "datasets/tokenizer/text_pair.h"
 #include "trainer/evaluation/tasks/task_scores_impl.h"
-#include "trainer/evaluation/tasks/template_functions_impl.h"
+#include "trainer/evaluation/tasks/task_template_functions_impl.h"
 #include "trainer/inference/generate.h"
 #include "trainer/inference/log_likelihood.h"
 
@@ -50,7 +50,8 @@ static status encode_without_context(const struct tokenizer *t, struct text text
 {
     int32_t prefix = get_prefix_token(t);
     REQUIRE(prefix >= 0, STATUS_DATA,
-            "the context is empty, and the tokenizer has no beginning or end token");
+            "the context is empty, and the tokenizer has no beginning or end token to put in its "
+            "place");
     TRY(token_list_add(ids, prefix));
     TRY(tokenizer_encode(t, text.bytes, text.count, true, ids));
     if (ids->count > 1 && ids->ids[1] == prefix) {
@@ -73,8 +74,8 @@ static size_t strip_end(const char *text, size_t bytes)
     return end;
 }
 
-/* Encodes a text, of which the first `context` bytes are the context. The tokens after those of the
- * context alone, without the white space at its end, are scored. */
+/* Encodes a text, of which the first `context` bytes are the context. The context alone, without
+ * the white space at its end, gives a number of tokens. The tokens after this number are scored. */
 static status encode_pair(const struct tokenizer *t, struct text whole, size_t context,
                           struct token_list *ids, int64_t *scored)
 {
@@ -94,7 +95,7 @@ static status encode_pair(const struct tokenizer *t, struct text whole, size_t c
 static status check_scored(const struct run *r, int64_t scored, int64_t count)
 {
     REQUIRE(scored > 0 && scored < count, STATUS_DATA,
-            "a continuation has no token, or its context has none");
+            "a continuation or its context has no tokens");
     REQUIRE(scored <= r->m->max_tokens, STATUS_DATA,
             "a continuation has %" PRId64 " tokens, but at most %" PRId64 " are possible", scored,
             r->m->max_tokens);
@@ -172,9 +173,9 @@ static status score_document(const struct run *r, const struct task_request *q, 
     stop_poll_progress(r->m->poll);
     task_scores_add_likelihoods(&r->scores, q, s->results, s->count, index);
     json_t *outputs = json_array();
-    status result = template_require_memory(outputs);
+    status result = task_template_require_memory(outputs);
     for (int64_t i = 0; i < s->count && result == STATUS_OK; i++) {
-        result = template_append(outputs, json_real(s->results[i].log_probability));
+        result = task_template_append(outputs, json_real(s->results[i].log_probability));
     }
     if (result == STATUS_OK) {
         result = task_scores_print(&r->scores, q, outputs, index, r->samples);
@@ -276,7 +277,7 @@ static status encode_context(const struct run *r, struct batch *b, int64_t at)
         ids->count = room;
         task_scores_set_truncated(&r->scores, b->documents[at]);
     }
-    REQUIRE(ids->count > 0, STATUS_DATA, "the context has no token");
+    REQUIRE(ids->count > 0, STATUS_DATA, "the context has no tokens");
     return STATUS_OK;
 }
 

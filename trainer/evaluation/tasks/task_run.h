@@ -50,13 +50,13 @@ int64_t task_run_bytes(const struct task_config *c, const struct model_config *c
 
 /* task_run - evaluate all documents of a task.
  *
- * samples: a JSON line for each document of this rank, with its targets, outputs and scores; NULL:
- * none.
+ * `samples` receives a JSON line for each document of this rank, with its targets, outputs and
+ * scores. NULL: no lines are written.
  *
- * Numerics  means have the standard error of the mean, as in lm-evaluation-harness. The errors of
- *           bits_per_byte and perplexities are those of the ratio estimator and the delta method;
- *           lm-evaluation-harness reports a bootstrap error or none
  * Order     collective
+ * Numerics  means have the standard error of the mean, as in lm-evaluation-harness. The errors of
+ *           bits_per_byte and perplexities come from the ratio estimator and the delta method;
+ *           lm-evaluation-harness reports a bootstrap error or none
  * Errors    STATUS_DATA with the document; STATUS_NOT_FINITE; the same on all ranks */
 status task_run(const struct task_model *m, const struct task *t, FILE *samples,
                 struct task_report *out);

@@ -12,7 +12,7 @@
 #include "base/text_buffer.h"
 #include "datasets/text/char_class.h"
 #include "trainer/evaluation/tasks/task_scores_impl.h"
-#include "trainer/evaluation/tasks/template_functions_impl.h"
+#include "trainer/evaluation/tasks/task_template_functions_impl.h"
 
 static double *get_row(const struct task_scores *s, int64_t index)
 {
@@ -56,7 +56,7 @@ static bool is_target(const struct task_request *q, int64_t choice)
 /* Returns the divisor of a choice's log-probability. */
 static double get_length(enum task_metric_kind kind, const json_t *choice)
 {
-    return kind == TASK_ACC_NORM    ? (double)template_length(choice)
+    return kind == TASK_ACC_NORM    ? (double)task_template_length(choice)
            : kind == TASK_ACC_BYTES ? (double)json_string_length(choice)
                                     : 1;
 }
@@ -132,7 +132,7 @@ status task_scores_make_text(const char *text, size_t bytes, json_t **out)
         at += char_class_read(text + at, bytes - at, &code);
         result = text_buffer_append_char(&b, (int32_t)code);
     }
-    return template_take_buffer(&b, result, out);
+    return task_template_take_buffer(&b, result, out);
 }
 
 static status select_match(const struct task_step *step, json_t *text, json_t **out)
@@ -144,10 +144,10 @@ static status select_match(const struct task_step *step, json_t *text, json_t **
                        step->group_select, &found, &bytes));
     if (found == NULL) {
         const char *fallback = step->fallback != NULL ? step->fallback : "";
-        return template_make_string(fallback, strlen(fallback), out);
+        return task_template_make_string(fallback, strlen(fallback), out);
     }
-    TRY(template_make_string(found, bytes, &match));
-    status result = template_call("strip", &match, 1, out);
+    TRY(task_template_make_string(found, bytes, &match));
+    status result = task_template_call("strip", &match, 1, out);
     json_decref(match);
     return result;
 }
@@ -158,11 +158,11 @@ static status apply_step(const struct task_step *step, json_t *text, json_t **ou
     case TASK_REGEX:
         return select_match(step, text, out);
     case TASK_REMOVE_WHITESPACE:
-        return template_call("strip", &text, 1, out);
+        return task_template_call("strip", &text, 1, out);
     case TASK_LOWERCASE:
-        return template_call("lower", &text, 1, out);
+        return task_template_call("lower", &text, 1, out);
     case TASK_UPPERCASE:
-        return template_call("upper", &text, 1, out);
+        return task_template_call("upper", &text, 1, out);
     case TASK_TAKE_FIRST:
         break;
     }
@@ -226,10 +226,10 @@ static status normalize_text(const struct task_metric *m, const json_t *text, js
     if (m->ignore_numbers) {
         remove_characters(copy, &bytes, is_digit);
     }
-    status result = template_make_string(copy, bytes, out);
+    status result = task_template_make_string(copy, bytes, out);
     free(copy);
     if (result == STATUS_OK && m->ignore_case) {
-        result = template_call("lower", out, 1, &lower);
+        result = task_template_call("lower", out, 1, &lower);
         json_decref(*out);
         *out = lower;
     }
@@ -416,7 +416,7 @@ status task_scores_print(const struct task_scores *s, const struct task_request 
     const double *row = get_row(s, index);
     json_t *line = json_pack("{s:s, s:I, s:O, s:O}", "task", c->name, "doc_id", (json_int_t)index,
                              "target", q->targets, "resps", output);
-    TRY(template_require_memory(line));
+    TRY(task_template_require_memory(line));
     bool has_scores = c->output == TASK_MULTIPLE_CHOICE || c->output == TASK_GENERATE_UNTIL;
     for (int i = 0; has_scores && i < c->filter_count * c->metric_count; i++) {
         char name[TASK_RESULT_NAME_BYTES];

@@ -10,7 +10,8 @@ struct task_set {
     int count;
 };
 
-/* A number of the results: TASK/METRIC, TASK/METRIC_stderr, TASK/documents or TASK/truncated. */
+/* One number of the results, named TASK/METRIC, TASK/METRIC_stderr, TASK/documents or
+ * TASK/truncated. */
 struct task_field {
     char name[TASK_FIELD_BYTES];
     double value; /* NaN: undefined */
@@ -22,18 +23,18 @@ bool task_set_is_file(const char *path);
 
 /* task_set_open - read task files and their documents.
  *
- * Units     shots: -1: those of each file; limit: documents of each task, 0: all
+ * Units     shots: -1: the number in each file; limit: documents of each task, 0: all
  * Memory    the caller calls task_set_close, also after an error
- * Errors    those of task_open; STATUS_RECIPE: two tasks have the same name, or there are too many
+ * Errors    as task_open; STATUS_RECIPE: two tasks have the same name, or there are too many
  *           tasks or metrics */
 status task_set_open(char *const *paths, int count, int64_t shots, int64_t limit,
                      struct task_set *out);
 
 /* task_set_run - run all tasks and write their metrics to fields[TASK_SET_FIELDS].
  *
- * Returns   *count: number of fields; 0 if m->poll has stopped the tasks
  * Order     collective
- * Errors    those of task_run */
+ * Returns   *count: number of fields; 0 if m->poll has stopped the tasks
+ * Errors    as task_run */
 status task_set_run(const struct task_set *set, const struct task_model *m, FILE *samples,
                     struct task_field *fields, int *count);
 

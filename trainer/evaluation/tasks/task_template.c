@@ -10,10 +10,10 @@
 #include "base/memory.h"
 #include "base/text_buffer.h"
 #include "base/utf8.h"
-#include "trainer/evaluation/tasks/template_functions_impl.h"
-#include "trainer/evaluation/tasks/template_impl.h"
+#include "trainer/evaluation/tasks/task_template_functions_impl.h"
+#include "trainer/evaluation/tasks/task_template_tree_impl.h"
 
-typedef struct template_node node;
+typedef struct task_template_node node;
 
 /* Computes the value of a node. *out is NULL if the document does not have the field. */
 static status evaluate_node(const node *n, const json_t *document, json_t **out);
@@ -40,10 +40,10 @@ static bool is_true(const json_t *value)
 /* Describes where an undefined value comes from, for messages. */
 static const char *describe_value(const node *n)
 {
-    while (n->kind != TEMPLATE_FIELD && n->kind != TEMPLATE_INDEX && n->first != NULL) {
+    while (n->kind != TASK_TEMPLATE_FIELD && n->kind != TASK_TEMPLATE_INDEX && n->first != NULL) {
         n = n->first;
     }
-    if (n->kind == TEMPLATE_INDEX) {
+    if (n->kind == TASK_TEMPLATE_INDEX) {
         const char *key = json_string_value(n->first->next->value);
         return key != NULL ? key : "[index]";
     }
@@ -53,7 +53,7 @@ static const char *describe_value(const node *n)
 static status evaluate_defined(const node *n, const json_t *document, json_t **out)
 {
     TRY(evaluate_node(n, document, out));
-    REQUIRE(*out != NULL, STATUS_DATA, "the document has no value \"%.80s\"", describe_value(n));
+    REQUIRE(*out != NULL, STATUS_DATA, "the document has no value '%.80s'", describe_value(n));
     return STATUS_OK;
 }
 
@@ -101,10 +101,10 @@ static status append_value(struct text_buffer *b, const json_t *value)
     return text_buffer_append(b, text, strlen(text));
 }
 
-status template_make_text(const json_t *value, json_t **out)
+status task_template_make_text(const json_t *value, json_t **out)
 {
     struct text_buffer b = {0};
-    return template_take_buffer(&b, append_value(&b, value), out);
+    return task_template_take_buffer(&b, append_value(&b, value), out);
 }
 
 /* ---- lists and indices ---- */
@@ -112,16 +112,16 @@ status template_make_text(const json_t *value, json_t **out)
 static status evaluate_list(const node *n, const json_t *document, json_t **out)
 {
     *out = json_array();
-    TRY(template_require_memory(*out));
+    TRY(task_template_require_memory(*out));
     for (const node *item = n->first; item != NULL; item = item->next) {
         json_t *value = NULL;
         TRY(evaluate_defined(item, document, &value));
-        TRY(template_append(*out, value));
+        TRY(task_template_append(*out, value));
     }
     return STATUS_OK;
 }
 
-int64_t template_length(const json_t *value)
+int64_t task_template_length(const json_t *value)
 {
     const char *text = json_string_value(value);
     int64_t count = 0;
@@ -158,9 +158,9 @@ static json_t *copy_range(const json_t *value, int64_t first, int64_t end)
     return list;
 }
 
-json_t *template_index(const json_t *value, const json_t *key)
+json_t *task_template_index(const json_t *value, const json_t *key)
 {
-    int64_t index = json_integer_value(key), count = template_length(value);
+    int64_t index = json_integer_value(key), count = task_template_length(value);
     if (json_is_object(value) && json_is_string(key)) {
         return json_incref(
             json_object_getn(value, json_string_value(key), json_string_length(key)));
@@ -184,12 +184,12 @@ static status slice_value(json_t *const *operands, json_t **out)
 {
     const json_t *value = operands[0];
     REQUIRE(json_is_string(value) || json_is_array(value), STATUS_DATA,
-            "only a text or a list can be sliced");
-    int64_t count = template_length(value);
+            "only a string or a list can be sliced");
+    int64_t count = task_template_length(value);
     int64_t first = clamp_bound(operands[1], count, 0);
     int64_t end = clamp_bound(operands[2], count, count);
     *out = copy_range(value, first, end > first ? end : first);
-    return template_require_memory(*out);
+    return task_template_require_memory(*out);
 }
 
 /* ---- operators ---- */
@@ -203,14 +203,14 @@ static status compare_values(const json_t *a, const json_t *b, int *out)
         return STATUS_OK;
     }
     REQUIRE(json_is_string(a) && json_is_string(b), STATUS_DATA,
-            "only two numbers or two texts can be compared");
+            "only two numbers or two strings can be compared");
     size_t x = json_string_length(a), y = json_string_length(b);
     *out = memcmp(json_string_value(a), json_string_value(b), x < y ? x : y);
     *out = *out != 0 ? *out : (x > y) - (x < y);
     return STATUS_OK;
 }
 
-bool template_equals(const json_t *a, const json_t *b)
+bool task_template_equals(const json_t *a, const json_t *b)
 {
     return json_is_number(a) && json_is_number(b) ? json_number_value(a) == json_number_value(b)
                                                   : json_equal(a, b) != 0;
@@ -224,11 +224,11 @@ static status contains_item(const json_t *item, const json_t *container, bool *o
         return STATUS_OK;
     }
     REQUIRE(json_is_array(container) || json_is_object(container), STATUS_DATA,
-            "\"in\" needs a text or a list");
+            "'in' needs a string or a list");
     *out = json_is_object(container) && json_is_string(item) &&
            json_object_get(container, json_string_value(item)) != NULL;
     for (size_t i = 0; i < json_array_size(container); i++) {
-        *out = *out || template_equals(json_array_get(container, i), item);
+        *out = *out || task_template_equals(json_array_get(container, i), item);
     }
     return STATUS_OK;
 }
@@ -239,37 +239,37 @@ static status add_values(const json_t *a, const json_t *b, json_t **out)
     if (json_is_string(a) && json_is_string(b)) {
         struct text_buffer text = {0};
         status result = append_value(&text, a);
-        return template_take_buffer(&text, result == STATUS_OK ? append_value(&text, b) : result,
-                                    out);
+        return task_template_take_buffer(
+            &text, result == STATUS_OK ? append_value(&text, b) : result, out);
     }
     if (json_is_array(a) && json_is_array(b)) {
         *out = json_copy((json_t *)a);
-        TRY(template_require_memory(*out));
+        TRY(task_template_require_memory(*out));
         return json_array_extend(*out, (json_t *)b) == 0 ? STATUS_OK
-                                                         : template_require_memory(NULL);
+                                                         : task_template_require_memory(NULL);
     }
     REQUIRE(json_is_number(a) && json_is_number(b), STATUS_DATA,
-            "+ needs two numbers, two texts or two lists; ~ joins other values");
+            "the operator '+' needs two numbers, two strings or two lists; '~' joins other values");
     *out = json_is_integer(a) && json_is_integer(b) &&
                    !__builtin_add_overflow(json_integer_value(a), json_integer_value(b), &sum)
                ? json_integer(sum)
                : json_real(json_number_value(a) + json_number_value(b));
-    return template_require_memory(*out);
+    return task_template_require_memory(*out);
 }
 
 static status negate_number(const json_t *value, json_t **out)
 {
-    REQUIRE(json_is_number(value), STATUS_DATA, "- needs a number");
+    REQUIRE(json_is_number(value), STATUS_DATA, "the operator '-' needs a number");
     *out = json_is_integer(value) && json_integer_value(value) > INT64_MIN
                ? json_integer(-json_integer_value(value))
                : json_real(-json_number_value(value));
-    return template_require_memory(*out);
+    return task_template_require_memory(*out);
 }
 
 static status subtract_numbers(const json_t *a, const json_t *b, json_t **out)
 {
     json_t *negative = NULL;
-    REQUIRE(json_is_number(a), STATUS_DATA, "- needs two numbers");
+    REQUIRE(json_is_number(a), STATUS_DATA, "the operator '-' needs two numbers");
     TRY(negate_number(b, &negative));
     status result = add_values(a, negative, out);
     json_decref(negative);
@@ -280,7 +280,8 @@ static status join_texts(const json_t *a, const json_t *b, json_t **out)
 {
     struct text_buffer text = {0};
     status result = append_value(&text, a);
-    return template_take_buffer(&text, result == STATUS_OK ? append_value(&text, b) : result, out);
+    return task_template_take_buffer(&text, result == STATUS_OK ? append_value(&text, b) : result,
+                                     out);
 }
 
 static status apply_comparison(const char *name, const json_t *a, const json_t *b, json_t **out)
@@ -293,7 +294,7 @@ static status apply_comparison(const char *name, const json_t *a, const json_t *
         return STATUS_OK;
     }
     if (strcmp(name, "==") == 0 || strcmp(name, "!=") == 0) {
-        *out = json_boolean(template_equals(a, b) == (name[0] == '='));
+        *out = json_boolean(task_template_equals(a, b) == (name[0] == '='));
         return STATUS_OK;
     }
     TRY(compare_values(a, b, &order));
@@ -340,7 +341,7 @@ static status evaluate_choice(const node *n, const json_t *document, json_t **ou
     json_decref(value);
     if (chosen == NULL && n->name != NULL) { /* {% if %} without {% else %} */
         *out = json_string("");
-        return template_require_memory(*out);
+        return task_template_require_memory(*out);
     }
     return chosen != NULL ? evaluate_node(chosen, document, out) : STATUS_OK;
 }
@@ -368,24 +369,24 @@ static status evaluate_block(const node *n, const json_t *document, json_t **out
         }
         json_decref(value);
     }
-    return template_take_buffer(&text, result, out);
+    return task_template_take_buffer(&text, result, out);
 }
 
 /* Applies a node to the values of its operands. */
 static status apply_node(const node *n, json_t *const *operands, int count, json_t **out)
 {
     switch (n->kind) {
-    case TEMPLATE_INDEX:
-        *out = template_index(operands[0], operands[1]);
+    case TASK_TEMPLATE_INDEX:
+        *out = task_template_index(operands[0], operands[1]);
         return STATUS_OK;
-    case TEMPLATE_SLICE:
+    case TASK_TEMPLATE_SLICE:
         return slice_value(operands, out);
-    case TEMPLATE_CALL:
-        return template_call(n->name, operands, count, out);
-    case TEMPLATE_NOT:
+    case TASK_TEMPLATE_CALL:
+        return task_template_call(n->name, operands, count, out);
+    case TASK_TEMPLATE_NOT:
         *out = json_boolean(!is_true(operands[0]));
         return STATUS_OK;
-    case TEMPLATE_NEGATE:
+    case TASK_TEMPLATE_NEGATE:
         return negate_number(operands[0], out);
     default:
         return apply_binary(n->name, operands, out);
@@ -416,22 +417,22 @@ static status evaluate_node(const node *n, const json_t *document, json_t **out)
 {
     *out = NULL;
     switch (n->kind) {
-    case TEMPLATE_TEXT:
-    case TEMPLATE_VALUE:
+    case TASK_TEMPLATE_TEXT:
+    case TASK_TEMPLATE_VALUE:
         *out = json_incref(n->value);
         return STATUS_OK;
-    case TEMPLATE_FIELD:
+    case TASK_TEMPLATE_FIELD:
         *out = json_incref(json_object_get(document, n->name));
         return STATUS_OK;
-    case TEMPLATE_LIST:
+    case TASK_TEMPLATE_LIST:
         return evaluate_list(n, document, out);
-    case TEMPLATE_TEST:
+    case TASK_TEMPLATE_TEST:
         return evaluate_test(n, document, out);
-    case TEMPLATE_CHOOSE:
+    case TASK_TEMPLATE_CHOOSE:
         return evaluate_choice(n, document, out);
-    case TEMPLATE_BLOCK:
+    case TASK_TEMPLATE_BLOCK:
         return evaluate_block(n, document, out);
-    case TEMPLATE_BINARY:
+    case TASK_TEMPLATE_BINARY:
         if (strcmp(n->name, "or") == 0 || strcmp(n->name, "and") == 0) {
             return evaluate_logical(n, document, out);
         }
@@ -444,8 +445,8 @@ static status evaluate_node(const node *n, const json_t *document, json_t **out)
 status task_template_render(const struct task_template *t, const json_t *document, json_t **out)
 {
     const node *only = t->root->first;
-    bool is_expression = only != NULL && only->next == NULL && only->kind != TEMPLATE_TEXT &&
-                         !(only->kind == TEMPLATE_CHOOSE && only->name != NULL);
+    bool is_expression = only != NULL && only->next == NULL && only->kind != TASK_TEMPLATE_TEXT &&
+                         !(only->kind == TASK_TEMPLATE_CHOOSE && only->name != NULL);
     status result = evaluate_defined(is_expression ? only : t->root, document, out);
     if (result != STATUS_OK) {
         json_decref(*out);

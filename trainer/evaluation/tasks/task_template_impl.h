@@ -9,7 +9,7 @@
  *                 startswith, endswith, join
  *   filters       trim, lower, upper, capitalize, replace, join, length, count, first, last, string
  *
- * Anything else is an error. The values are those of Jinja with StrictUndefined. */
+ * Anything else is an error. The values equal the values of Jinja with StrictUndefined. */
 #pragma once
 
 #include <jansson.h>

@@ -9,7 +9,7 @@
 #include "base/memory.h"
 #include "base/text.h"
 #include "trainer/evaluation/tasks/task_template_impl.h"
-#include "trainer/evaluation/tasks/template_impl.h"
+#include "trainer/evaluation/tasks/task_template_tree_impl.h"
 
 enum { DEPTH_MAX = 48, NODES_MAX = 4096, NAME_BYTES = 64 };
 
@@ -21,7 +21,7 @@ struct parser {
     struct task_template *out;
 };
 
-typedef struct template_node node;
+typedef struct task_template_node node;
 
 #define FAIL(p, ...) return raise_syntax((p), __VA_ARGS__)
 
@@ -42,7 +42,7 @@ static status parse_expression(struct parser *p, node **out);
 
 /* ---- nodes ---- */
 
-static status add_node(struct parser *p, enum template_kind kind, const char *name, node **out)
+static status add_node(struct parser *p, enum task_template_kind kind, const char *name, node **out)
 {
     if (p->nodes++ == NODES_MAX) {
         FAIL(p, "the template is too long");
@@ -58,7 +58,7 @@ static status add_node(struct parser *p, enum template_kind kind, const char *na
     return STATUS_OK;
 }
 
-static status add_value(struct parser *p, enum template_kind kind, json_t *value, node **out)
+static status add_value(struct parser *p, enum task_template_kind kind, json_t *value, node **out)
 {
     status result = add_node(p, kind, NULL, out);
     if (result != STATUS_OK) {
@@ -151,9 +151,9 @@ static char unescape_character(char c)
 static status parse_string(struct parser *p, node **out)
 {
     char quote = p->text[p->at++];
-    char *text = malloc(p->bytes - p->at + 1);
+    char *text = NULL;
     size_t count = 0;
-    REQUIRE(text != NULL, STATUS_INTERNAL, "out of memory for a template");
+    TRY(ALLOCATE(text, p->bytes - p->at + 1, "a template"));
     for (; p->at < p->bytes && p->text[p->at] != quote; p->at++) {
         bool is_escape = p->text[p->at] == '\\' && p->at + 1 < p->bytes;
         if (is_escape && strchr("ntr\\'\"", p->text[p->at + 1]) == NULL) {
@@ -165,8 +165,9 @@ static status parse_string(struct parser *p, node **out)
             text[count++] = p->text[p->at];
         }
     }
-    status result = p->at < p->bytes ? add_value(p, TEMPLATE_VALUE, json_stringn(text, count), out)
-                                     : raise_syntax(p, "the string does not end");
+    status result = p->at < p->bytes
+                        ? add_value(p, TASK_TEMPLATE_VALUE, json_stringn(text, count), out)
+                        : raise_syntax(p, "the string does not end");
     free(text);
     p->at++;
     return result;
@@ -182,13 +183,13 @@ static status parse_number(struct parser *p, node **out)
              p->text + p->at);
     if (count < sizeof text && text_to_integer(text, &integer, reason)) {
         p->at += count;
-        return add_value(p, TEMPLATE_VALUE, json_integer(integer), out);
+        return add_value(p, TASK_TEMPLATE_VALUE, json_integer(integer), out);
     }
     if (count >= sizeof text || !text_to_number(text, &number, reason)) {
         FAIL(p, "the number is not valid");
     }
     p->at += count;
-    return add_value(p, TEMPLATE_VALUE, json_real(number), out);
+    return add_value(p, TASK_TEMPLATE_VALUE, json_real(number), out);
 }
 
 static status parse_name(struct parser *p, node **out)
@@ -203,14 +204,14 @@ static status parse_name(struct parser *p, node **out)
     for (int i = 0; i < COUNT(constants); i++) {
         if (strcmp(constants[i].name, name) == 0) {
             return add_value(
-                p, TEMPLATE_VALUE,
+                p, TASK_TEMPLATE_VALUE,
                 constants[i].value < 0 ? json_null() : json_boolean(constants[i].value), out);
         }
     }
     if (is_next(p, "(")) {
         FAIL(p, "the function %s() is not supported", name);
     }
-    return add_node(p, TEMPLATE_FIELD, name, out);
+    return add_node(p, TASK_TEMPLATE_FIELD, name, out);
 }
 
 /* Reads operands up to the closing bracket. */
@@ -239,7 +240,7 @@ static status parse_primary(struct parser *p, node **out)
         return parse_number(p, out);
     }
     if (take_word(p, "[")) {
-        TRY(add_node(p, TEMPLATE_LIST, NULL, out));
+        TRY(add_node(p, TASK_TEMPLATE_LIST, NULL, out));
         return parse_operands(p, "]", *out, &count);
     }
     if (take_word(p, "(")) {
@@ -255,15 +256,15 @@ static status parse_call(struct parser *p, const char *name, bool is_filter, nod
 {
     node *call = NULL;
     int count = 0;
-    if (!template_has_function(name, is_filter, -1)) {
+    if (!task_template_has_function(name, is_filter, -1)) {
         FAIL(p, "the %s %s is not supported", is_filter ? "filter" : "method", name);
     }
-    TRY(add_node(p, TEMPLATE_CALL, name, &call));
+    TRY(add_node(p, TASK_TEMPLATE_CALL, name, &call));
     append_operand(call, *at);
     if (take_word(p, "(")) {
         TRY(parse_operands(p, ")", call, &count));
     }
-    if (!template_has_function(name, is_filter, count)) {
+    if (!task_template_has_function(name, is_filter, count)) {
         FAIL(p, "%s does not accept %d argument%s", name, count, text_plural(count));
     }
     *at = call;
@@ -279,8 +280,8 @@ static status parse_attribute(struct parser *p, node **at)
     if (p->at < p->bytes && p->text[p->at] == '(') {
         return parse_call(p, name, false, at);
     }
-    TRY(add_node(p, TEMPLATE_INDEX, NULL, &index));
-    TRY(add_value(p, TEMPLATE_VALUE, json_string(name), &key));
+    TRY(add_node(p, TASK_TEMPLATE_INDEX, NULL, &index));
+    TRY(add_value(p, TASK_TEMPLATE_VALUE, json_string(name), &key));
     append_operand(index, *at);
     append_operand(index, key);
     *at = index;
@@ -290,7 +291,7 @@ static status parse_attribute(struct parser *p, node **at)
 /* Reads a bound of a slice; without one, it is null. */
 static status parse_bound(struct parser *p, const char *end, node **out)
 {
-    return is_next(p, end) ? add_value(p, TEMPLATE_VALUE, json_null(), out)
+    return is_next(p, end) ? add_value(p, TASK_TEMPLATE_VALUE, json_null(), out)
                            : parse_expression(p, out);
 }
 
@@ -298,12 +299,12 @@ static status parse_bound(struct parser *p, const char *end, node **out)
 static status parse_subscript(struct parser *p, node **at)
 {
     node *subscript = NULL, *bound = NULL;
-    TRY(add_node(p, TEMPLATE_INDEX, NULL, &subscript));
+    TRY(add_node(p, TASK_TEMPLATE_INDEX, NULL, &subscript));
     append_operand(subscript, *at);
     TRY(parse_bound(p, ":", &bound));
     append_operand(subscript, bound);
     if (take_word(p, ":")) {
-        subscript->kind = TEMPLATE_SLICE;
+        subscript->kind = TASK_TEMPLATE_SLICE;
         TRY(parse_bound(p, "]", &bound));
         append_operand(subscript, bound);
     }
@@ -319,13 +320,13 @@ static status parse_test(struct parser *p, node **at)
     bool is_negated = take_word(p, "not");
     TRY(read_name(p, name));
     if (strcmp(name, "defined") != 0 && strcmp(name, "none") != 0) {
-        FAIL(p, "the test \"is %s\" is not supported", name);
+        FAIL(p, "the test 'is %s' is not supported", name);
     }
-    TRY(add_node(p, TEMPLATE_TEST, name, &test));
+    TRY(add_node(p, TASK_TEMPLATE_TEST, name, &test));
     append_operand(test, *at);
     *at = test;
     if (is_negated) {
-        TRY(add_node(p, TEMPLATE_NOT, NULL, &negation));
+        TRY(add_node(p, TASK_TEMPLATE_NOT, NULL, &negation));
         append_operand(negation, test);
         *at = negation;
     }
@@ -379,7 +380,7 @@ static const char *take_operator(struct parser *p, int level)
     return NULL;
 }
 
-static status parse_prefix(struct parser *p, int level, enum template_kind kind, node **out);
+static status parse_prefix(struct parser *p, int level, enum task_template_kind kind, node **out);
 
 static status parse_level(struct parser *p, int level, node **out)
 {
@@ -387,15 +388,15 @@ static status parse_level(struct parser *p, int level, node **out)
         return parse_postfix(p, out);
     }
     if (level == LEVEL_NOT && take_word(p, "not")) {
-        return parse_prefix(p, level, TEMPLATE_NOT, out);
+        return parse_prefix(p, level, TASK_TEMPLATE_NOT, out);
     }
     if (level == LEVEL_NEGATE && take_word(p, "-")) {
-        return parse_prefix(p, level, TEMPLATE_NEGATE, out);
+        return parse_prefix(p, level, TASK_TEMPLATE_NEGATE, out);
     }
     TRY(parse_level(p, level + 1, out));
     for (const char *name; (name = take_operator(p, level)) != NULL;) {
         node *binary = NULL, *right = NULL;
-        TRY(add_node(p, TEMPLATE_BINARY, name, &binary));
+        TRY(add_node(p, TASK_TEMPLATE_BINARY, name, &binary));
         TRY(parse_level(p, level + 1, &right));
         append_operand(binary, *out);
         append_operand(binary, right);
@@ -405,7 +406,7 @@ static status parse_level(struct parser *p, int level, node **out)
 }
 
 /* Reads the operand of a prefix operator, which may have the same operator. */
-static status parse_prefix(struct parser *p, int level, enum template_kind kind, node **out)
+static status parse_prefix(struct parser *p, int level, enum task_template_kind kind, node **out)
 {
     node *operand = NULL;
     if (++p->depth > DEPTH_MAX) {
@@ -427,7 +428,7 @@ static status parse_expression(struct parser *p, node **out)
     }
     TRY(parse_level(p, 0, out));
     if (take_word(p, "if")) {
-        TRY(add_node(p, TEMPLATE_CHOOSE, NULL, &choose));
+        TRY(add_node(p, TASK_TEMPLATE_CHOOSE, NULL, &choose));
         TRY(parse_level(p, 0, &condition));
         append_operand(choose, condition);
         append_operand(choose, *out);
@@ -464,7 +465,7 @@ static status parse_text(struct parser *p, node *block)
     }
     p->trims = false;
     if (end > first) {
-        TRY(add_value(p, TEMPLATE_TEXT, json_stringn(p->text + first, end - first), &text));
+        TRY(add_value(p, TASK_TEMPLATE_TEXT, json_stringn(p->text + first, end - first), &text));
         append_operand(block, text);
     }
     return STATUS_OK;
@@ -516,7 +517,7 @@ static status parse_if(struct parser *p, node **out)
     if (++p->depth > DEPTH_MAX) {
         FAIL(p, "expressions are nested more than %d levels deep", DEPTH_MAX);
     }
-    TRY(add_node(p, TEMPLATE_CHOOSE, "block", out));
+    TRY(add_node(p, TASK_TEMPLATE_CHOOSE, "block", out));
     TRY(parse_expression(p, &operand));
     append_operand(*out, operand);
     TRY(end_tag(p, "%}"));
@@ -543,7 +544,7 @@ static status parse_if(struct parser *p, node **out)
 /* Reads text and tags up to a statement that ends a block, or to the end of the template. */
 static status parse_block(struct parser *p, node **out)
 {
-    TRY(add_node(p, TEMPLATE_BLOCK, NULL, out));
+    TRY(add_node(p, TASK_TEMPLATE_BLOCK, NULL, out));
     for (;;) {
         node *operand = NULL;
         TRY(parse_text(p, *out));

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/memory.h"
 
 static const size_t file_limit_bytes = (size_t)256 << 20;
 
@@ -17,9 +18,7 @@ static status read_attachment(struct checkpoint_attachments *a, const char *fold
     if (file_size(path) < 0) {
         return STATUS_OK;
     }
-    struct checkpoint_attachment *grown = realloc(a->files, (size_t)(a->count + 1) * sizeof *grown);
-    REQUIRE(grown != NULL, STATUS_INTERNAL, "out of memory for %s", path);
-    a->files = grown;
+    TRY(GROW(a->files, a->count + 1, path));
     struct checkpoint_attachment *file = &a->files[a->count];
     TRY(file_read(path, file_limit_bytes, &file->data, &file->bytes));
     file->name = strdup(name);

@@ -23,7 +23,7 @@ struct checkpoint_attachments {
  * that are not hidden are read. Entries that are not regular files are skipped.
  *
  * Memory    the caller always releases *out with checkpoint_attachments_destroy
- * Errors    those of file_read; STATUS_NO_INPUT, STATUS_PERMISSION naming the folder */
+ * Errors    as file_read; STATUS_NO_INPUT, STATUS_PERMISSION naming the folder */
 status checkpoint_attachments_read(const char *folder, const char *const *names,
                                    struct checkpoint_attachments *out);
 

@@ -7,6 +7,7 @@
 
 #include "base/deadlines.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "base/text.h"
 #include "datasets/shard/h5file.h"
 #include "trainer/formats/checkpoint/checkpoint_impl.h"
@@ -26,7 +27,7 @@ static status copy_options(struct checkpoint *c, const struct checkpoint_options
 {
     int used = snprintf(c->run_dir, sizeof c->run_dir, "%s", o->run_dir);
     REQUIRE(used > 0 && used < FILE_PATH_BYTES - 256, STATUS_USAGE,
-            "run_dir '%s' is empty or too long", o->run_dir);
+            "run_dir: the path '%s' is empty or too long", o->run_dir);
     TRY(file_join(c->folder, c->run_dir, "checkpoints"));
     TRY(checkpoint_copy_text(&c->recipe_text, o->recipe_text));
     TRY(checkpoint_copy_text(&c->data_fingerprint, o->data_fingerprint));
@@ -37,7 +38,7 @@ static status copy_options(struct checkpoint *c, const struct checkpoint_options
     c->extra_file_name = o->extra_file_name;
     TRY(o->extra_file_text != NULL ? checkpoint_copy_text(&c->extra_file_text, o->extra_file_text)
                                    : STATUS_OK);
-    c->dropout_law = o->dropout_law;
+    c->dropout_scheme = o->dropout_scheme;
     c->keep = o->keep > 0 ? o->keep : 1;
     c->pinned_step = -1;
     c->async = o->async;
@@ -94,11 +95,9 @@ static status open_folder(struct checkpoint *c)
 status checkpoint_open(const struct checkpoint_options *options, struct checkpoint **out)
 {
     *out = NULL;
-    status own = STATUS_OK;
-    struct checkpoint *c = calloc(1, sizeof *c);
-    if (c == NULL) {
-        own = RAISE_STATUS(STATUS_INTERNAL, "out of memory for the list of checkpoints");
-    } else {
+    struct checkpoint *c = NULL;
+    status own = ALLOCATE(c, 1, "the list of checkpoints");
+    if (own == STATUS_OK) {
         own = copy_options(c, options);
     }
     if (own == STATUS_OK) {

@@ -19,10 +19,13 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "base/device.h"
+#include "base/device/device.h"
 #include "base/tensor.h"
 #include "comm/comm.h"
 #include "trainer/formats/checkpoint/state.h"
+
+/* The remedy for a path without a checkpoint, for messages. */
+#define CHECKPOINT_REMEDY "name a run folder, its checkpoints folder or a checkpoint in it"
 
 /* The block of a named matrix or vector that this rank holds in memory.
  *
@@ -59,12 +62,12 @@ struct checkpoint_options {
     const char *recipe_text;   /* resolved recipe, stored in the manifest */
     const char *data_fingerprint; /* fingerprint of the training set, stored in the manifest */
     const char *version;          /* program version, stored in the manifest; NULL: unknown */
-    int dropout_law;              /* number of the dropout law, stored in the manifest; 0: none */
-    int64_t keep;                 /* number of newest checkpoints to keep; at least 1 */
-    bool async;                   /* write in a thread while training continues */
-    const char *extra_file_name;  /* an additional file in tokenizer/ */
-    const char *extra_file_text;  /* its content; NULL: none */
-    struct comm *world;           /* all ranks of the job */
+    int dropout_scheme;          /* number of the dropout scheme, stored in the manifest; 0: none */
+    int64_t keep;                /* number of newest checkpoints to keep; at least 1 */
+    bool async;                  /* write in a thread while training continues */
+    const char *extra_file_name; /* an additional file in tokenizer/ */
+    const char *extra_file_text; /* its content; NULL: none */
+    struct comm *world;          /* all ranks of the job */
     /* the replica group: the ranks that hold the same part of the model (the data-parallel
      * group) */
     struct comm *replica_group;
@@ -118,8 +121,8 @@ status checkpoint_step_path(const struct checkpoint *c, int64_t step, char *path
 status checkpoint_memory_bytes(const struct checkpoint_tensor_set *sets, int count,
                                int replica_count, int replica_index, int64_t *bytes);
 
-/* checkpoint_reserve - prepare the first save: allocate and touch the snapshot, if saves are
- * asynchronous, and warn (W-CKPT-SPACE) if the disk is too small for the next checkpoint.
+/* checkpoint_reserve - prepare the first save. Allocate and touch the snapshot if saves are
+ * asynchronous. Warn (W-CKPT-SPACE) if the disk is too small for the next checkpoint.
  *
  * The first save is then as fast as later ones.
  *
@@ -131,8 +134,8 @@ status checkpoint_reserve(struct checkpoint *c, const struct checkpoint_tensor_s
 /* checkpoint_save - copy the tensors and start to write them; without async, write them now.
  *
  * checkpoint_publish publishes the result, also without async. If an earlier save is unpublished,
- * this function first waits for it and publishes it. To get the step of that save, call
- * checkpoint_publish before.
+ * this function first waits for it and publishes it. Call checkpoint_publish first to get the step
+ * of that save.
  *
  * Units     *stall_seconds: time that the caller was blocked; may be NULL
  * Order     collective
@@ -143,8 +146,8 @@ status checkpoint_save(struct checkpoint *c, const struct checkpoint_state *stat
 
 /* checkpoint_is_written - return 1 if this rank has written all files of the current save, else 0.
  *
- * Returns 0 if no save is in progress. The caller adds the value to the small all-reduce of a step.
- * If the sum equals the size of the world, all ranks call checkpoint_publish.
+ * Returns 0 if no save is in progress. The caller adds the value to the step reduction. If the sum
+ * equals the size of the world, all ranks call checkpoint_publish.
  *
  * Order     not collective */
 int checkpoint_is_written(const struct checkpoint *c);
@@ -175,10 +178,10 @@ struct checkpoint_info {
     struct checkpoint_state state;
     char *recipe_text; /* owned by the caller, who frees it with free() */
     char data_fingerprint[65];
-    char version[64];  /* version of the program that wrote it */
-    int dropout_law;   /* number of the dropout law; 1 if the checkpoint does not store it */
-    int saved_ranks;   /* number of ranks that wrote it */
-    bool weights_only; /* no optimizer state: training cannot resume from it */
+    char version[64];   /* version of the program that wrote it */
+    int dropout_scheme; /* number of the dropout scheme; 1 if the checkpoint does not store it */
+    int saved_ranks;    /* number of ranks that wrote it */
+    bool weights_only;  /* no optimizer state: training cannot resume from it */
 };
 
 /* checkpoint_find - find the checkpoint to resume from.
@@ -187,9 +190,9 @@ struct checkpoint_info {
  * checkpoint_resolve. The ranks share the verification of sizes and SHA-256.
  *
  * Order     collective
+ * Returns   STATUS_OK with out->found false if the run has no checkpoint
  * Errors    STATUS_CHECKPOINT if path has weights only, or if folders exist and none is valid (with
- *           the reason for each); STATUS_NO_INPUT if path does not exist; the same on all ranks
- * Returns   STATUS_OK with out->found false if the run has no checkpoint */
+ *           the reason for each); STATUS_NO_INPUT if path does not exist; the same on all ranks */
 status checkpoint_find(struct checkpoint *c, const char *path, struct checkpoint_info *out);
 
 /* checkpoint_resolve - find and verify the checkpoint that a path refers to.

@@ -55,7 +55,7 @@ struct checkpoint {
     char folder[FILE_PATH_BYTES]; /* run_dir/checkpoints */
     const char *extra_file_name;
     char *extra_file_text, *recipe_text, *data_fingerprint, *version;
-    int dropout_law;
+    int dropout_scheme;
     struct checkpoint_attachments tokenizer; /* on rank 0 */
     int64_t keep;                            /* number of newest checkpoints to keep */
     int64_t pinned_step;                     /* a step that is not deleted; -1: none */
@@ -66,7 +66,7 @@ struct checkpoint {
     int64_t *bad;                    /* steps that are known to be damaged */
     int bad_count;
     char *snapshot;
-    struct device *device; /* device that allocated the snapshot; NULL: malloc() */
+    struct device *device; /* device that allocated the snapshot; NULL: the host */
     int64_t snapshot_bytes;
     bool active;   /* a save is in progress */
     bool threaded; /* a thread writes it */
@@ -106,7 +106,7 @@ void checkpoint_shards_destroy(struct checkpoint_save_state *save);
 
 /* checkpoint_shards_snapshot - copy all shards to memory[save->bytes] and set their `data`.
  *
- * Errors    those of the device of a set */
+ * Errors    errors of the device of a set */
 status checkpoint_shards_snapshot(struct checkpoint_save_state *save,
                                   const struct checkpoint_tensor_set *sets, char *memory);
 
@@ -119,5 +119,5 @@ status checkpoint_write_files(struct checkpoint_save_state *save);
 
 /* checkpoint_write_manifest - write the manifest, which is the last file of a folder.
  *
- * Errors    STATUS_INTERNAL if the shards do not tile every tensor; those of file_write */
+ * Errors    STATUS_INTERNAL if the shards do not tile every tensor; errors of file_write */
 status checkpoint_write_manifest(const char *folder, const struct manifest *whole);

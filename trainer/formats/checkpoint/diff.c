@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "trainer/formats/checkpoint/reader.h"
 
 struct comparison {
@@ -95,10 +96,8 @@ static status compare_all(struct comparison *c)
 {
     const struct manifest *a = checkpoint_reader_manifest(c->a);
     const struct manifest *b = checkpoint_reader_manifest(c->b);
-    c->block_a = malloc((size_t)CHECKPOINT_READ_ELEMENTS * sizeof *c->block_a);
-    c->block_b = malloc((size_t)CHECKPOINT_READ_ELEMENTS * sizeof *c->block_b);
-    REQUIRE(c->block_a != NULL && c->block_b != NULL, STATUS_INTERNAL,
-            "out of memory for two blocks of %d values", CHECKPOINT_READ_ELEMENTS);
+    TRY(ALLOCATE(c->block_a, CHECKPOINT_READ_ELEMENTS, "a block of values"));
+    TRY(ALLOCATE(c->block_b, CHECKPOINT_READ_ELEMENTS, "a block of values"));
     for (int i = 0; i < a->tensor_count; i++) {
         TRY(compare_by_name(c, &a->tensors[i]));
     }

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 
 #include "base/file.h"
+#include "base/memory.h"
 #include "trainer/formats/checkpoint/verify.h"
 
 /* ---- names ---- */
@@ -51,10 +52,7 @@ status checkpoint_directory_list(const char *folder, int64_t **steps, int *count
         if (step < 0) {
             continue;
         }
-        int64_t *grown = realloc(*steps, (size_t)(*count + 1) * sizeof **steps);
-        REQUIRE_GOTO(result, done, grown != NULL, STATUS_INTERNAL, "out of memory while listing %s",
-                     folder);
-        *steps = grown;
+        TRY_GOTO(result, done, GROW(*steps, *count + 1, "a list of checkpoints"));
         (*steps)[(*count)++] = step;
     }
     if (*count > 1) {

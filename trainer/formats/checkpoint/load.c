@@ -157,12 +157,8 @@ static status check_tensors(struct comm *world, struct load *load)
     struct head_list random = {""}, unused = {""};
     load->random = &random;
     load->unused = &unused;
-    double *needed = calloc((size_t)load->manifest->tensor_count + 1, sizeof *needed);
-    status result = STATUS_OK;
-    if (needed == NULL) {
-        result = RAISE_STATUS(STATUS_INTERNAL, "out of memory for %d tensors",
-                              load->manifest->tensor_count);
-    }
+    double *needed = NULL;
+    status result = ALLOCATE(needed, load->manifest->tensor_count + 1, "tensors");
     for (int f = 0; f < load->count && result == STATUS_OK; f++) {
         result = check_needed(load, &load->sets[f], needed);
     }
@@ -193,8 +189,7 @@ static status read_to_device(const struct load *load, const struct checkpoint_te
     }
     size_t bytes = (size_t)(t->rows * t->columns) * dtype_bytes(t->dtype);
     struct checkpoint_tensor host = *t;
-    host.data = malloc(bytes + 1);
-    REQUIRE(host.data != NULL, STATUS_INTERNAL, "out of memory while reading %s", t->name);
+    TRY(memory_allocate_array(&host.data, bytes + 1, 1, t->name));
     status result = device_read(set->device, set->stream, host.data, t->data, bytes);
     if (result == STATUS_OK) {
         result = checkpoint_reader_read_overlap(file, path, &host, m, s, load->buffer);
@@ -276,11 +271,10 @@ static status check_and_read(struct comm *world, struct load *load)
 {
     TRY(check_tensors(world, load));
     log_conversions(load);
-    load->buffer = malloc((size_t)CHECKPOINT_READ_ELEMENTS * sizeof *load->buffer);
-    status result = load->buffer != NULL
-                        ? read_files(load)
-                        : RAISE_STATUS(STATUS_INTERNAL, "out of memory for a block of %d values",
-                                       CHECKPOINT_READ_ELEMENTS);
+    status result = ALLOCATE(load->buffer, CHECKPOINT_READ_ELEMENTS, "a block of values");
+    if (result == STATUS_OK) {
+        result = read_files(load);
+    }
     free(load->buffer);
     return comm_agree(world, result);
 }

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "trainer/formats/checkpoint/manifest_spikes_impl.h"
 
 /* The text ends with this tail, which contains the digest of all bytes before the tail. */
@@ -41,7 +42,7 @@ void manifest_destroy(struct manifest *m)
 
 /* ---- names ---- */
 
-/* Returns whether a tensor set can be the start of a file name: [a-z_][a-z0-9_]{0,30}. */
+/* Returns whether the name of a tensor set can begin a file name: [a-z_][a-z0-9_]{0,30}. */
 static bool is_set_name(const char *name)
 {
     static const char letters[] = "abcdefghijklmnopqrstuvwxyz_0123456789";
@@ -72,21 +73,6 @@ static bool is_safe_path(const char *path, int max_slashes)
 
 /* ---- building ---- */
 
-/* Makes room for one more element. The capacity doubles, so that n additions cost O(n). */
-static bool grow_array(void **array, int count, size_t element_bytes)
-{
-    if (count != 0 && (count & (count - 1)) != 0) {
-        return true;
-    }
-    size_t next = count == 0 ? 1 : 2 * (size_t)count;
-    void *larger = realloc(*array, next * element_bytes);
-    if (larger == NULL) {
-        return false;
-    }
-    *array = larger;
-    return true;
-}
-
 /* Stores the position of a name. Creates the index with its first name. */
 static bool add_to_index(json_t **index, const char *key, int position)
 {
@@ -110,9 +96,9 @@ static void format_tensor_key(char key[TENSOR_KEY_BYTES], const char *set, const
 status manifest_add_file(struct manifest *m, const char *name, int64_t bytes, const char *sha256)
 {
     REQUIRE(is_safe_path(name, FILE_SLASHES), STATUS_INTERNAL, "invalid file name '%.300s'", name);
-    REQUIRE(grow_array((void **)&m->files, m->file_count, sizeof *m->files) &&
-                add_to_index(&m->file_index, name, m->file_count),
-            STATUS_INTERNAL, "out of memory for a manifest of %d files", m->file_count);
+    TRY(RESERVE(m->files, m->file_capacity, m->file_count + 1, "the files of a manifest"));
+    REQUIRE(add_to_index(&m->file_index, name, m->file_count), STATUS_INTERNAL,
+            "out of memory for a manifest of %d files", m->file_count);
     struct manifest_file *file = &m->files[m->file_count++];
     snprintf(file->name, sizeof file->name, "%s", name);
     snprintf(file->sha256, sizeof file->sha256, "%s", sha256);
@@ -135,8 +121,7 @@ status manifest_add_tensor(struct manifest *m, const char *set, const char *name
     REQUIRE(is_set_name(set), STATUS_INTERNAL, "invalid tensor family '%.100s'", set);
     REQUIRE(is_safe_path(name, GROUP_SLASHES), STATUS_INTERNAL, "invalid tensor name '%.300s'",
             name);
-    REQUIRE(grow_array((void **)&m->tensors, m->tensor_count, sizeof *m->tensors), STATUS_INTERNAL,
-            "out of memory for a manifest of %d tensors", m->tensor_count);
+    TRY(RESERVE(m->tensors, m->tensor_capacity, m->tensor_count + 1, "the tensors of a manifest"));
     struct manifest_tensor *t = &m->tensors[m->tensor_count];
     *t = (struct manifest_tensor){.dtype = dtype,
                                   .dimensions = dimensions,
@@ -179,8 +164,7 @@ status manifest_add_shard(struct manifest *m, const char *set, const char *name,
             "file %s: the shards of %s have different global shapes", file, name);
     REQUIRE(t->dtype == dtype, STATUS_INTERNAL, "file %s: the shards of %s have different dtypes",
             file, name);
-    REQUIRE(grow_array((void **)&t->shards, t->shard_count, sizeof *t->shards), STATUS_INTERNAL,
-            "out of memory for the shards of %s", name);
+    TRY(RESERVE(t->shards, t->shard_capacity, t->shard_count + 1, "the shards of a tensor"));
     char *dataset_copy = strdup(dataset);
     REQUIRE(dataset_copy != NULL, STATUS_INTERNAL, "out of memory for the shards of %s", name);
     bool matrix = dimensions == 2;
@@ -231,8 +215,8 @@ static bool report_fault(char *reason, const char *format, ...)
     return false;
 }
 
-/* Every reason of missing memory begins with "out of memory for". No other reason does: none begins
- * with a text of a manifest. */
+/* A reason that reports missing memory begins with "out of memory for". No other reason does,
+ * because none begins with text from a manifest. */
 static const char memory_fault[] = "out of memory for the manifest";
 enum { MEMORY_FAULT_PREFIX = 17 };
 
@@ -420,7 +404,7 @@ status manifest_to_text(const struct manifest *m, char **out, size_t *out_bytes)
         (json_int_t)m->state.step, "samples", (json_int_t)m->state.samples, "tokens",
         (json_int_t)m->state.tokens, "train_seconds", m->state.train_seconds, "spikes",
         manifest_spikes_to_json(&m->state.spikes), "ranks", m->ranks, "dropout_law",
-        m->dropout_law > 1 ? json_integer(m->dropout_law) : NULL, "data_fingerprint",
+        m->dropout_scheme > 1 ? json_integer(m->dropout_scheme) : NULL, "data_fingerprint",
         m->data_fingerprint, "recipe", m->recipe, "files", files_to_json(m), "tensors",
         tensors_to_json(m));
     char *plain = NULL;
@@ -428,16 +412,13 @@ status manifest_to_text(const struct manifest *m, char **out, size_t *out_bytes)
     size_t body = strlen(plain) - 2; /* without the closing "\n}" */
     char digest[HASH_TEXT_BYTES];
     status result = hash_memory(plain, body, digest);
-    char *text = result == STATUS_OK ? realloc(plain, body + TAIL_BYTES + 1) : NULL;
-    if (text == NULL) {
+    KEEP_FIRST(result, GROW(plain, body + TAIL_BYTES + 1, "a manifest"));
+    if (result != STATUS_OK) {
         free(plain);
-        return result != STATUS_OK
-                   ? result
-                   : RAISE_STATUS(STATUS_INTERNAL, "out of memory for a manifest of %zu bytes",
-                                  body);
+        return result;
     }
-    snprintf(text + body, TAIL_BYTES + 1, "%s%s%s", TAIL_START, digest, TAIL_END);
-    *out = text;
+    snprintf(plain + body, TAIL_BYTES + 1, "%s%s%s", TAIL_START, digest, TAIL_END);
+    *out = plain;
     *out_bytes = body + TAIL_BYTES;
     return STATUS_OK;
 }
@@ -539,7 +520,7 @@ static bool parse_tensor(struct manifest *m, json_t *item, char *reason)
         return report_fault(reason, "%s: invalid shape", t.name);
     }
     if (json_array_size(shards) == 0) {
-        return report_fault(reason, "%s: it has no pieces", t.name);
+        return report_fault(reason, "%s: its list 'pieces' is empty", t.name);
     }
     for (size_t i = 0; i < json_array_size(shards); i++) {
         if (!parse_shard(m, json_array_get(shards, i), &t, reason)) {
@@ -581,10 +562,10 @@ static bool parse_header(struct manifest *m, json_t *document, char *reason)
 {
     json_int_t step, samples, tokens;
     const char *version, *fingerprint, *recipe;
-    m->dropout_law = 1;
+    m->dropout_scheme = 1;
     if (json_unpack(document, "{s:I, s:I, s:I, s:F, s:i, s?i, s:s, s:s, s:s}", "step", &step,
                     "samples", &samples, "tokens", &tokens, "train_seconds",
-                    &m->state.train_seconds, "ranks", &m->ranks, "dropout_law", &m->dropout_law,
+                    &m->state.train_seconds, "ranks", &m->ranks, "dropout_law", &m->dropout_scheme,
                     "version", &version, "data_fingerprint", &fingerprint, "recipe",
                     &recipe) != 0) {
         return report_fault(reason, "a field is missing or has the wrong type");
@@ -594,7 +575,7 @@ static bool parse_header(struct manifest *m, json_t *document, char *reason)
     m->state.tokens = tokens;
     m->state.spikes.updated_step = step; /* older checkpoints have no field `spikes` */
     json_t *spikes = json_object_get(document, "spikes");
-    if (step < 0 || samples < 0 || tokens < 0 || m->ranks < 1 || m->dropout_law < 1 ||
+    if (step < 0 || samples < 0 || tokens < 0 || m->ranks < 1 || m->dropout_scheme < 1 ||
         !(m->state.train_seconds >= 0) ||
         (spikes != NULL && !manifest_parse_spikes(spikes, step, &m->state.spikes))) {
         return report_fault(reason, "a number is out of range");

@@ -46,19 +46,22 @@ struct manifest_tensor {
     int64_t shape[2]; /* shape[1] is 1 for a vector */
     struct manifest_shard *shards;
     int shard_count;
+    int64_t shard_capacity;
 };
 
 struct manifest {
     struct checkpoint_state state;
-    int ranks;       /* number of ranks that wrote the checkpoint */
-    int dropout_law; /* number of the dropout law; written if above 1, read as 1 if missing */
-    char *version;   /* version of the program that wrote it */
-    char *recipe;    /* resolved recipe as text */
+    int ranks;          /* number of ranks that wrote the checkpoint */
+    int dropout_scheme; /* number of the dropout scheme; written if above 1, read as 1 if missing */
+    char *version;      /* version of the program that wrote it */
+    char *recipe;       /* resolved recipe as text */
     char *data_fingerprint;
     struct manifest_file *files;
     int file_count;
+    int64_t file_capacity;
     struct manifest_tensor *tensors;
     int tensor_count;
+    int64_t tensor_capacity;
     /* Indices of the files by name and of the tensors by "set/name". */
     struct json_t *file_index, *tensor_index;
 };

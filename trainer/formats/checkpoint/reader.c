@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/memory.h"
 #include "trainer/formats/checkpoint/reader_impl.h"
 #include "trainer/formats/checkpoint/verify.h"
 
@@ -194,20 +195,16 @@ static status open_reader(struct checkpoint_reader *r)
     TRY(result);
     REQUIRE(good, STATUS_CHECKPOINT, "%s: %s", r->folder, reason);
     h5file_init();
-    r->files = malloc((size_t)r->manifest.file_count * sizeof *r->files);
-    r->buffer = malloc((size_t)CHECKPOINT_READ_ELEMENTS * sizeof *r->buffer);
-    for (int i = 0; i < r->manifest.file_count && r->files != NULL; i++) {
+    TRY(ALLOCATE(r->files, r->manifest.file_count, r->folder));
+    for (int i = 0; i < r->manifest.file_count; i++) {
         r->files[i] = H5I_INVALID_HID;
     }
-    REQUIRE(r->files != NULL && r->buffer != NULL, STATUS_INTERNAL,
-            "out of memory while reading %s", r->folder);
-    return STATUS_OK;
+    return ALLOCATE(r->buffer, CHECKPOINT_READ_ELEMENTS, r->folder);
 }
 
 status checkpoint_reader_open(const char *folder, struct checkpoint_reader **out)
 {
-    *out = calloc(1, sizeof **out);
-    REQUIRE(*out != NULL, STATUS_INTERNAL, "out of memory while reading %s", folder);
+    TRY(ALLOCATE(*out, 1, folder));
     snprintf((*out)->folder, sizeof(*out)->folder, "%s", folder);
     status result = open_reader(*out);
     if (result != STATUS_OK) {

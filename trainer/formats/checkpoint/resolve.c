@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "base/memory.h"
 #include "trainer/formats/checkpoint/checkpoint_impl.h"
 #include "trainer/formats/checkpoint/verify.h"
 
@@ -27,10 +28,7 @@ struct skipped {
 
 static status add_bad_step(struct checkpoint *c, int64_t step)
 {
-    int64_t *grown = realloc(c->bad, (size_t)(c->bad_count + 1) * sizeof *grown);
-    REQUIRE(grown != NULL, STATUS_INTERNAL, "out of memory for %d skipped checkpoints",
-            c->bad_count + 1);
-    c->bad = grown;
+    TRY(GROW(c->bad, c->bad_count + 1, "skipped checkpoints"));
     c->bad[c->bad_count++] = step;
     return STATUS_OK;
 }
@@ -164,10 +162,11 @@ static bool has_entry(const char *folder, const char *name, char path[FILE_PATH_
 static status list_candidates(const char *path, bool final, struct candidates *all, bool *exact)
 {
     char inside[FILE_PATH_BYTES];
-    REQUIRE(path[0] != '\0', STATUS_NO_INPUT, "the path of the checkpoint is empty");
-    REQUIRE(file_exists(path), STATUS_NO_INPUT, "there is no checkpoint at %s", path);
-    REQUIRE(file_is_folder(path), STATUS_CHECKPOINT,
-            "%s is a file; name a run folder, its checkpoints folder or a checkpoint in it", path);
+    REQUIRE(path[0] != '\0', STATUS_NO_INPUT,
+            "the path of the checkpoint is empty; " CHECKPOINT_REMEDY);
+    REQUIRE(file_exists(path), STATUS_NO_INPUT, "there is no checkpoint at %s; " CHECKPOINT_REMEDY,
+            path);
+    REQUIRE(file_is_folder(path), STATUS_CHECKPOINT, "%s is a file; " CHECKPOINT_REMEDY, path);
     *exact = has_entry(path, MANIFEST_FILE, inside);
     if (*exact) {
         return STATUS_OK;
@@ -183,9 +182,8 @@ static status list_candidates(const char *path, bool final, struct candidates *a
             "%s --output DIR` and name DIR",
             path, path);
     REQUIRE(all->count > 0 || all->final[0] != '\0', STATUS_CHECKPOINT,
-            "%s is not a checkpoint (it has no %s) and contains none%s; name a run folder, its "
-            "checkpoints folder or a checkpoint in it",
-            path, MANIFEST_FILE,
+            "%s is not a checkpoint (it has no %s) and contains none%s; " CHECKPOINT_REMEDY, path,
+            MANIFEST_FILE,
             has_final ? " that training can resume from: final/ holds weights only" : "");
     return STATUS_OK;
 }

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "base/staged_folder.h"
 #include "trainer/formats/checkpoint/checkpoint_impl.h"
 #include "trainer/formats/checkpoint/reader.h"
@@ -16,8 +17,8 @@
 static status list_tensors(const struct manifest *m, const char *set,
                            struct checkpoint_tensor_set *out)
 {
-    struct checkpoint_tensor *tensors = calloc((size_t)m->tensor_count, sizeof *tensors);
-    REQUIRE(tensors != NULL, STATUS_INTERNAL, "out of memory for %d tensors", m->tensor_count);
+    struct checkpoint_tensor *tensors = NULL;
+    TRY(ALLOCATE(tensors, m->tensor_count, "tensors"));
     *out = (struct checkpoint_tensor_set){.name = set, .tensors = tensors};
     for (int i = 0; i < m->tensor_count; i++) {
         const struct manifest_tensor *t = &m->tensors[i];
@@ -86,7 +87,7 @@ static status write_manifest(struct checkpoint_save_state *save)
     struct manifest *written = &save->written;
     written->state = from->state;
     written->ranks = save->ranks;
-    written->dropout_law = from->dropout_law;
+    written->dropout_scheme = from->dropout_scheme;
     written->version = from->version;
     written->recipe = from->recipe;
     written->data_fingerprint = from->data_fingerprint;

@@ -24,7 +24,7 @@ struct checkpoint_source {
  * The folder is published atomically after all files have been written.
  *
  * Memory    blocks of 4 MiB
- * Errors    STATUS_CREATE if output exists; STATUS_WRITE, STATUS_PERMISSION; those of read */
+ * Errors    STATUS_CREATE if output exists; STATUS_WRITE, STATUS_PERMISSION; errors of read */
 status checkpoint_rewrite(const struct checkpoint_source *source, const char *output, int ranks);
 
 /* checkpoint_reshard - copy a verified checkpoint to `output` with the files of `ranks` ranks.

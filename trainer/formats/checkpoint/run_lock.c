@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/memory.h"
 
 enum { HOLDER_BYTES = 128 };
 
@@ -85,13 +86,14 @@ status run_lock_acquire(const char *path, double wait_seconds, struct run_lock *
     *out = NULL;
     int file;
     TRY(file_open_output(path, O_RDWR, &file));
+    struct run_lock *lock = NULL;
     status result = wait_for_lock(file, path, wait_seconds);
-    struct run_lock *lock = result == STATUS_OK ? malloc(sizeof *lock) : NULL;
-    if (lock == NULL) {
+    if (result == STATUS_OK) {
+        result = ALLOCATE(lock, 1, path);
+    }
+    if (result != STATUS_OK) {
         close(file);
-        return result != STATUS_OK
-                   ? result
-                   : RAISE_STATUS(STATUS_INTERNAL, "out of memory for the lock %s", path);
+        return result;
     }
     lock->file = file;
     snprintf(lock->path, sizeof lock->path, "%s", path);

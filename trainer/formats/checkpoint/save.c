@@ -15,6 +15,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "base/thread/thread.h"
 #include "trainer/formats/checkpoint/checkpoint_impl.h"
 #include "trainer/formats/checkpoint/verify.h"
@@ -131,14 +132,10 @@ static status grow_snapshot(struct checkpoint *c, struct device *device, int64_t
         c->snapshot_bytes = snapshot_bytes;
         return STATUS_OK;
     }
-    c->snapshot = malloc(bytes);
-    c->snapshot_bytes = c->snapshot != NULL ? snapshot_bytes : 0;
-    REQUIRE(
-        c->snapshot != NULL, STATUS_INTERNAL,
-        "out of memory for %zu bytes for a checkpoint's snapshot; set checkpoint.async to false",
-        bytes);
-    /* Touch all pages now, so that no save has page faults. The value is not 0, because compilers
-     * replace malloc and memset 0 by calloc, which touches no page. */
+    TRY(ALLOCATE(c->snapshot, bytes,
+                 "a checkpoint's snapshot (checkpoint.async: false needs none)"));
+    c->snapshot_bytes = snapshot_bytes;
+    /* Touch all pages now, so that no save has page faults. An allocation of zeros touches none. */
     memset(c->snapshot, 1, bytes);
     return STATUS_OK;
 }
@@ -286,12 +283,9 @@ static status gather_manifests(struct checkpoint *c, struct manifest *whole)
     for (int r = 0; r < c->save.ranks && result == STATUS_OK; r++) {
         int64_t bytes = own_text != NULL ? (int64_t)strlen(own_text) + 1 : 0;
         TRY_GOTO(result, done, comm_broadcast(c->world, &bytes, sizeof bytes, r));
-        char *text = r == c->save.rank ? own_text : malloc((size_t)bytes);
-        status allocated =
-            text != NULL
-                ? STATUS_OK
-                : RAISE_STATUS(STATUS_INTERNAL, "out of memory for the manifest of rank %d", r);
-        result = agree_on_status(c, allocated);
+        char *text = own_text;
+        result = agree_on_status(
+            c, r == c->save.rank ? STATUS_OK : ALLOCATE(text, bytes, "the manifest of a rank"));
         if (result == STATUS_OK) {
             result = comm_broadcast(c->world, text, (size_t)bytes, r);
         }
@@ -316,7 +310,7 @@ static status publish_folder(struct checkpoint *c, struct manifest *whole)
 {
     whole->state = c->save.state;
     whole->ranks = c->save.ranks;
-    whole->dropout_law = c->dropout_law;
+    whole->dropout_scheme = c->dropout_scheme;
     TRY(checkpoint_copy_text(&whole->version, c->version));
     TRY(checkpoint_copy_text(&whole->recipe, c->recipe_text));
     TRY(checkpoint_copy_text(&whole->data_fingerprint, c->data_fingerprint));

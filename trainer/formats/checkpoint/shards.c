@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/deadlines.h"
+#include "base/memory.h"
 #include "trainer/formats/checkpoint/checkpoint_impl.h"
 
 enum { MIN_SPLIT_ELEMENTS = 16384 }; /* smaller tensors are not split */
@@ -63,9 +64,8 @@ status checkpoint_memory_bytes(const struct checkpoint_tensor_set *sets, int cou
                                int replica_count, int replica_index, int64_t *bytes)
 {
     *bytes = 0;
-    int64_t *loads = calloc((size_t)replica_count, sizeof *loads);
-    REQUIRE(loads != NULL, STATUS_INTERNAL, "out of memory for the loads of %d ranks",
-            replica_count);
+    int64_t *loads = NULL;
+    TRY(ALLOCATE(loads, replica_count, "the loads of the ranks"));
     for (int f = 0; f < count; f++) {
         for (int i = 0; i < sets[f].count; i++) {
             struct row_range r = assign_rows(&sets[f].tensors[i], sets[f].sharded, loads,
@@ -92,25 +92,23 @@ static void set_file_block(struct checkpoint_shard *p, const struct checkpoint_t
 }
 
 /* Returns the name, or name@K for the K-th further block of the same tensor on this rank. */
-static char *format_dataset_name(const struct checkpoint_save_state *save, int set,
-                                 const char *name)
+static status format_dataset_name(const struct checkpoint_save_state *save, int set,
+                                  const char *name, char **out)
 {
     int blocks = 0;
+    size_t bytes = strlen(name) + 16;
     for (int i = save->shard_count - 1; i >= 0 && save->shards[i].set == set; i--) {
         if (strcmp(save->shards[i].name, name) != 0) {
             break;
         }
         blocks++;
     }
-    if (blocks == 0) {
-        return strdup(name);
+    TRY(ALLOCATE(*out, bytes, name));
+    int used = snprintf(*out, bytes, "%s", name);
+    if (blocks > 0) {
+        snprintf(*out + used, bytes - (size_t)used, "@%d", blocks);
     }
-    size_t bytes = strlen(name) + 16;
-    char *text = malloc(bytes);
-    if (text != NULL) {
-        snprintf(text, bytes, "%s@%d", name, blocks);
-    }
-    return text;
+    return STATUS_OK;
 }
 
 static status add_shard(struct checkpoint_save_state *save, int set,
@@ -127,11 +125,11 @@ static status add_shard(struct checkpoint_save_state *save, int set,
     int64_t skipped = r.first * r.columns * (int64_t)dtype_bytes(t->dtype);
     p.source = p.data = t->data != NULL ? (const char *)t->data + skipped : NULL;
     set_file_block(&p, t, r);
-    p.dataset = format_dataset_name(save, set, t->name);
+    TRY(format_dataset_name(save, set, t->name, &p.dataset));
     p.name = strdup(t->name);
     save->shards[save->shard_count++] = p;
     save->bytes += compute_snapshot_bytes(r.rows * r.columns, t->dtype);
-    REQUIRE(p.name != NULL && p.dataset != NULL, STATUS_INTERNAL, "out of memory for %s", t->name);
+    REQUIRE(p.name != NULL, STATUS_INTERNAL, "out of memory for %s", t->name);
     return STATUS_OK;
 }
 
@@ -178,12 +176,10 @@ status checkpoint_shards_create(struct checkpoint_save_state *save,
         capacity += (size_t)sets[f].count;
     }
     save->set_count = count;
-    save->shards = calloc(capacity, sizeof *save->shards);
-    int64_t *loads = calloc((size_t)replica_count, sizeof *loads);
-    status result = STATUS_OK;
-    if (save->shards == NULL || loads == NULL) {
-        result = RAISE_STATUS(STATUS_INTERNAL, "out of memory for %zu tensors", capacity);
-    } else {
+    int64_t *loads = NULL;
+    TRY(ALLOCATE(save->shards, capacity, "tensors"));
+    status result = ALLOCATE(loads, replica_count, "the loads of the ranks");
+    if (result == STATUS_OK) {
         result = add_shards(save, sets, count, loads, replica_count, replica_index);
     }
     free(loads);

@@ -3,7 +3,7 @@
 
 #include <stdint.h>
 
-/* Moving averages of the logarithm of a value (trainer/train/spike.h). */
+/* Moving averages of the logarithm of a value (trainer/train/step/spike.h). */
 struct checkpoint_trend {
     double mean;
     double change; /* mean absolute change from one value to the next */

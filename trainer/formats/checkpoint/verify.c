@@ -1,6 +1,5 @@
 #include "trainer/formats/checkpoint/verify.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -8,6 +7,8 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/memory.h"
+#include "base/terminal.h"
 #include "base/text.h"
 
 /* ---- manifest ---- */
@@ -33,7 +34,7 @@ static bool read_manifest_text(const char *folder, char **text, size_t *bytes, c
     return true;
 }
 
-/* A folder is not damaged because this rank has no memory to read it: the job ends. */
+/* Lack of memory does not mean that the folder is damaged, so it ends the job. */
 static status require_memory(struct comm *world, const char *folder, bool good, const char *reason)
 {
     if (good || !manifest_lacks_memory(reason)) {
@@ -53,11 +54,7 @@ static status broadcast_text(struct comm *world, char **text, int64_t *bytes, ch
     }
     status own = STATUS_OK;
     if (comm_rank(world) != 0) {
-        *text = malloc((size_t)*bytes + 1);
-        if (*text == NULL) {
-            own = RAISE_STATUS(STATUS_INTERNAL, "out of memory for a manifest of %" PRId64 " bytes",
-                               *bytes);
-        }
+        own = ALLOCATE(*text, *bytes + 1, "a manifest");
     }
     TRY(comm_agree(world, own));
     return *bytes > 0 ? comm_broadcast(world, *text, (size_t)*bytes, 0) : STATUS_OK;
@@ -146,11 +143,9 @@ static bool check_files(const char *folder, const struct manifest *m, int rank, 
 static status agree_on_fault(struct comm *world, bool *good, char *reason)
 {
     int ranks = comm_size(world);
-    char *all = malloc((size_t)ranks * MANIFEST_REASON_BYTES);
-    status own = all != NULL ? STATUS_OK
-                             : RAISE_STATUS(STATUS_INTERNAL,
-                                            "out of memory for the results of %d ranks", ranks);
-    status result = comm_agree(world, own);
+    char *all = NULL;
+    status result = comm_agree(
+        world, ALLOCATE(all, (size_t)ranks * MANIFEST_REASON_BYTES, "the results of the ranks"));
     if (*good) {
         reason[0] = '\0';
     }
@@ -215,7 +210,7 @@ void checkpoint_fill_info(struct checkpoint_info *out, const char *folder, struc
     snprintf(out->folder, sizeof out->folder, "%s", folder);
     out->state = m->state;
     out->saved_ranks = m->ranks;
-    out->dropout_law = m->dropout_law;
+    out->dropout_scheme = m->dropout_scheme;
     out->weights_only = true;
     for (int i = 0; i < m->tensor_count; i++) {
         out->weights_only = out->weights_only && strcmp(m->tensors[i].set, "model") == 0;
@@ -231,7 +226,7 @@ status checkpoint_verify_folder(struct comm *world, const char *folder, struct c
     *out = (struct checkpoint_info){0};
     char exists = file_is_folder(folder);
     TRY(comm_broadcast(world, &exists, 1, 0));
-    REQUIRE(exists, STATUS_NO_INPUT, "no checkpoint folder %s", folder);
+    REQUIRE(exists, STATUS_NO_INPUT, "there is no checkpoint at %s; " CHECKPOINT_REMEDY, folder);
     struct manifest m;
     bool good = false;
     char reason[MANIFEST_REASON_BYTES];
@@ -292,11 +287,9 @@ static status print_json(const char *folder, const struct manifest *m)
     json_t *document = folder_to_json(folder, m);
     REQUIRE(document != NULL, STATUS_DATA,
             "the path %s is not valid UTF-8 and cannot be printed as JSON", folder);
-    int failed = json_dumpf(document, stdout, JSON_INDENT(1)) != 0 || putchar('\n') == EOF ||
-                 fflush(stdout) != 0;
+    bool written = json_dumpf(document, stdout, JSON_INDENT(1)) == 0 && putchar('\n') != EOF;
     json_decref(document);
-    REQUIRE(!failed, STATUS_WRITE, "cannot write to standard output: %s", strerror(errno));
-    return STATUS_OK;
+    return terminal_flush(written);
 }
 
 static status print_text(const char *folder, const struct manifest *m)
@@ -320,14 +313,13 @@ static status print_text(const char *folder, const struct manifest *m)
         }
         printf("] shards: %d\n", t->shard_count);
     }
-    REQUIRE(fflush(stdout) == 0, STATUS_WRITE, "cannot write to standard output: %s",
-            strerror(errno));
-    return STATUS_OK;
+    return terminal_flush(true);
 }
 
 status checkpoint_inspect(const char *folder, bool json)
 {
-    REQUIRE(file_is_folder(folder), STATUS_NO_INPUT, "no checkpoint folder %s", folder);
+    REQUIRE(file_is_folder(folder), STATUS_NO_INPUT,
+            "there is no checkpoint at %s; " CHECKPOINT_REMEDY, folder);
     char reason[MANIFEST_REASON_BYTES];
     struct manifest m;
     bool good = checkpoint_verify_local(folder, true, &m, reason);

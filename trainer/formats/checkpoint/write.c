@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
+#include "base/number.h"
 #include "datasets/shard/h5file.h"
 #include "trainer/formats/checkpoint/checkpoint_impl.h"
 
@@ -76,7 +78,7 @@ static const void *gather_block(const struct checkpoint_shard *p, void *buffer, 
     return buffer;
 }
 
-/* The type of `data` is that of the dataset. */
+/* Writes a block. `data` has the type of the dataset. */
 static bool write_block(hid_t dataset, int dimensions, const void *data, const int64_t offset[2],
                         const int64_t shape[2])
 {
@@ -91,11 +93,6 @@ static bool write_block(hid_t dataset, int dimensions, const void *data, const i
     H5Sclose(memory_space);
     H5Sclose(file_space);
     return written;
-}
-
-static int64_t min_i64(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
 }
 
 /* Reads a block of a shard from the callback of the source, and converts it to the shard's type. */
@@ -123,8 +120,8 @@ static status write_chunks(const struct checkpoint_save_state *save, hid_t datas
     for (int64_t r = 0; r < p->shape[0]; r += chunk[0]) {
         for (int64_t c = 0; c < p->shape[1]; c += chunk[1]) {
             int64_t offset[2] = {r, c};
-            int64_t shape[2] = {min_i64(chunk[0], p->shape[0] - r),
-                                min_i64(chunk[1], p->shape[1] - c)};
+            int64_t shape[2] = {number_min(chunk[0], p->shape[0] - r),
+                                number_min(chunk[1], p->shape[1] - c)};
             const void *data = buffer;
             if (p->data == NULL) {
                 TRY(read_source_block(save, p, offset, shape, buffer));
@@ -257,7 +254,7 @@ static status write_seconds(hid_t file, const char *path, double seconds)
     bool written = attribute >= 0 && H5Awrite(attribute, H5T_NATIVE_DOUBLE, &seconds) >= 0;
     H5Aclose(attribute);
     H5Sclose(space);
-    REQUIRE(written, STATUS_WRITE, "cannot write train_seconds of %s", path);
+    REQUIRE(written, STATUS_WRITE, "cannot write train_seconds of %s: %s", path, h5file_reason());
     return STATUS_OK;
 }
 
@@ -317,8 +314,8 @@ static status write_tokenizer(struct checkpoint_save_state *save)
 
 static status write_all(struct checkpoint_save_state *save)
 {
-    float *buffer = malloc((size_t)CHUNK_ELEMENTS * sizeof *buffer);
-    REQUIRE(buffer != NULL, STATUS_INTERNAL, "out of memory while writing a checkpoint");
+    float *buffer = NULL;
+    TRY(ALLOCATE(buffer, CHUNK_ELEMENTS, "a block of a checkpoint"));
     status result = STATUS_OK;
     for (int f = 0; f < save->set_count && result == STATUS_OK; f++) {
         result = write_set(save, f, buffer);

@@ -255,8 +255,8 @@ static status export_file(struct gguf_job *job, const char *checkpoint, const ch
 status gguf_export(const char *checkpoint, const char *output, enum gguf_type type,
                    struct huggingface_summary *summary)
 {
-    struct gguf_job *job = calloc(1, sizeof *job);
-    REQUIRE(job != NULL, STATUS_INTERNAL, "out of memory while exporting %s", checkpoint);
+    struct gguf_job *job = NULL;
+    TRY(ALLOCATE(job, 1, checkpoint));
     job->type = type;
     status result = export_file(job, checkpoint, output, summary);
     KEEP_FIRST(result, export_source_close(&job->source));

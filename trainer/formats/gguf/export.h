@@ -12,7 +12,7 @@
  * not a multiple of 32 is f16 instead of q8_0 or q4_0.
  *
  * Memory    one tensor in f32, and once more in its type
- * Errors    those of export_source_open; STATUS_UNAVAILABLE for a model or tokenizer that llama.cpp
- *           does not have; STATUS_CREATE if output exists; STATUS_WRITE */
+ * Errors    as export_source_open; STATUS_UNAVAILABLE for a model or tokenizer that
+ *           llama.cpp does not have; STATUS_CREATE if output exists; STATUS_WRITE */
 status gguf_export(const char *checkpoint, const char *output, enum gguf_type type,
                    struct huggingface_summary *summary);

@@ -52,8 +52,9 @@ size_t gguf_type_bytes(enum gguf_type type, int64_t elements);
 /* gguf_encode - convert f32 values to a type.
  *
  * Units     count is a multiple of GGUF_BLOCK for GGUF_Q8_0 and GGUF_Q4_0
- * Numerics  f16 and bf16 are rounded to nearest even. A block of q8_0 has the scale max|x| / 127, a
- *           block of q4_0 the scale x / -8 for the x with the largest magnitude, both in f16 */
+ * Numerics  f16 and bf16 are rounded to nearest even. A block of q8_0 has the scale max|x| / 127. A
+ *           block of q4_0 has the scale x / -8 for the x with the largest magnitude. Both scales
+ *           are f16 */
 void gguf_encode(enum gguf_type type, const float *values, int64_t count, void *out);
 
 /* gguf_decode - convert elements of a type to f32; the reverse of gguf_encode. */

@@ -17,7 +17,7 @@ struct gguf_family {
     int64_t mean_scale_layers; /* with this number of layers, the scale is 1 / sqrt(C / H) */
     bool has_softcaps;         /* for the attention scores and the logits */
     bool has_biases;           /* model.attention_bias and model.mlp_bias */
-    bool width_is_heads;       /* the width is that of all heads together */
+    bool width_is_heads;       /* the width equals the width of all heads together */
     bool needs_output;         /* the file contains the output matrix also if it is tied */
     int64_t max_distance;      /* the only one for relative positions; 0: no relative positions */
 };
@@ -43,15 +43,15 @@ double gguf_family_scale(const struct gguf_family *family, int64_t layers, int64
 bool gguf_tensor_name(const struct architecture *architecture, const char *name,
                       char out[GGUF_NAME_BYTES]);
 
-/* gguf_count_reordered_heads - return the heads of a matrix or bias of queries or keys, if
- * GGUF files order its rows in another way; 0 for the other tensors. name: in GGUF files. */
+/* gguf_count_reordered_heads - return the heads of a matrix or bias of queries or keys if GGUF
+ * files order its rows in another way. Return 0 for the other tensors. name: in GGUF files. */
 int64_t gguf_count_reordered_heads(const struct gguf_family *family,
                                    const struct model_config *config, const char *name);
 
 /* gguf_reorder_heads - reorder the rows of each head. The rotation of transformers pairs the rows i
- * and i + D/2 of a head, that of llama.cpp the rows 2 i and 2 i + 1.
+ * and i + D/2 of a head. The rotation of llama.cpp pairs the rows 2 i and 2 i + 1.
  *
- * interleave: from the order of transformers to that of GGUF files; false: back.
+ * interleave: true: from the order of transformers to the order of GGUF files; false: back.
  *
  * Shapes    out, in f32 [rows, columns], rows = heads D */
 void gguf_reorder_heads(float *out, const float *in, int64_t heads, int64_t rows, int64_t columns,
@@ -81,7 +81,7 @@ const struct gguf_family *gguf_find_named_family(const char *name);
 /* gguf_read_tokenizer - write the tokenizer of a GGUF file, and its chat template, to a model
  * folder. *exists is false if the file has no tokenizer.
  *
- * Errors    STATUS_UNAVAILABLE for an unsupported kind; STATUS_DATA; those of file_write */
+ * Errors    STATUS_UNAVAILABLE for an unsupported kind; STATUS_DATA; errors of file_write */
 status gguf_read_tokenizer(const struct gguf_file *file, const char *folder, bool *exists);
 
 /* gguf_get_number - return the value of a key that is one number, else default_value. */

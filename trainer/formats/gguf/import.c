@@ -75,7 +75,7 @@ static double read_number(const struct gguf_import_job *job, const char *name, d
     return strtod(text, NULL);
 }
 
-/* Reads a whole number of the family, from 0 to 1e9. */
+/* Reads an integer of the family, from 0 to 1e9. */
 static status read_count(const struct gguf_import_job *job, const char *name, int64_t default_value,
                          int64_t *out)
 {
@@ -151,10 +151,10 @@ static status read_rotary_factors(struct gguf_import_job *job, const struct gguf
     free(factors);
     TRY(result);
     REQUIRE(equal, STATUS_UNAVAILABLE,
-            "%s: the factors rope_freqs.weight are not those of Llama 3.1, 3.2 or 3.3; import the "
+            "%s: the factors rope_freqs.weight differ from Llama 3.1, 3.2 and 3.3; import the "
             "model folder of transformers instead",
             gguf_path(job->file));
-    job->recipe.model.rope_type = ROPE_LLAMA3;
+    job->recipe.model.rope_type = ROTARY_LLAMA3;
     job->recipe.model.rope_factor = scaling.factor;
     job->recipe.model.rope_low_freq_factor = scaling.low_frequency_factor;
     job->recipe.model.rope_high_freq_factor = scaling.high_frequency_factor;
@@ -178,7 +178,7 @@ static status read_scaling(struct gguf_import_job *job)
     bool is_yarn = strcmp(type, "yarn") == 0;
     REQUIRE(is_yarn || strcmp(type, "linear") == 0, STATUS_UNAVAILABLE,
             "%s: %s %.60s is not supported; linear and yarn are", gguf_path(job->file), key, type);
-    r->model.rope_type = is_yarn ? ROPE_YARN : ROPE_LINEAR;
+    r->model.rope_type = is_yarn ? ROTARY_YARN : ROTARY_LINEAR;
     r->model.rope_factor = read_number(job, "rope.scaling.factor", 1);
     if (is_yarn) {
         TRY(read_size(job, "rope.scaling.original_context_length",
@@ -259,7 +259,7 @@ static status read_relative(struct gguf_import_job *job)
     r->model.gated_linear_unit = gguf_find_tensor(job->file, "enc.blk.0.ffn_gate.weight") != NULL;
     r->model.activation = r->model.gated_linear_unit ? RECIPE_GELU_TANH : RECIPE_RELU;
     if (read_number(job, "logit_scale", 0) > 0) {
-        r->model.scale_decoder_outputs = SCALE_OUTPUTS_FALSE;
+        r->model.scale_decoder_outputs = RECIPE_FALSE;
     }
     return STATUS_OK;
 }
@@ -309,6 +309,16 @@ static status read_rotary(struct gguf_import_job *job)
     return read_scaling(job);
 }
 
+/* Refuses a file with clipped queries, keys and values, as in some versions of OLMo 7B. */
+static status check_clipping(const struct gguf_import_job *job)
+{
+    double limit = read_number(job, "attention.clamp_kqv", 0);
+    REQUIRE(!(limit > 0), STATUS_UNAVAILABLE,
+            "%s: %s.attention.clamp_kqv is %g; clipped queries, keys and values are not supported",
+            gguf_path(job->file), job->family->name, limit);
+    return STATUS_OK;
+}
+
 /* Finds the architecture. RoBERTa, DistilBERT and BERT share a name: only RoBERTa has a BPE
  * tokenizer, and only DistilBERT has no token types. */
 static status find_family(struct gguf_import_job *job)
@@ -319,7 +329,7 @@ static status find_family(struct gguf_import_job *job)
     REQUIRE(name != NULL, STATUS_DATA, "%s: general.architecture is missing", gguf_path(job->file));
     job->family = gguf_find_named_family(name);
     REQUIRE(job->family != NULL, STATUS_UNAVAILABLE,
-            "%s: the architecture %.60s is not supported; those of %s are", gguf_path(job->file),
+            "%s: the architecture %.60s is not supported; supported are %s", gguf_path(job->file),
             name, gguf_family_names(names, sizeof names));
     if (strcmp(name, "bert") == 0 && tokenizer != NULL && strcmp(tokenizer, "gpt2") == 0) {
         job->family = gguf_find_family("roberta");
@@ -329,14 +339,14 @@ static status find_family(struct gguf_import_job *job)
     }
     job->huggingface = huggingface_find_architecture(job->family->architecture);
     job->architecture = model_architecture(job->family->architecture);
-    return STATUS_OK;
+    return check_clipping(job);
 }
 
 /* Builds the recipe of the model from the metadata. */
 static status read_model(struct gguf_import_job *job)
 {
-    struct recipe *r = malloc(sizeof *r), *draft = &job->recipe;
-    REQUIRE(r != NULL, STATUS_INTERNAL, "out of memory for a recipe");
+    struct recipe *r = NULL, *draft = &job->recipe;
+    TRY(ALLOCATE(r, 1, "a recipe"));
     recipe_set_defaults(draft);
     snprintf(draft->run_dir, sizeof draft->run_dir, "runs/imported");
     draft->train.max_steps = 1; /* required in a recipe; nothing is trained */
@@ -546,8 +556,8 @@ status gguf_import(const char *path, const char *objective, const char *output, 
             "%s already exists; name a folder that does not exist", output);
     int used = snprintf(folder, sizeof folder, "%s.gguf-XXXXXX", output);
     REQUIRE(used < (int)sizeof folder, STATUS_USAGE, "path too long: %s", output);
-    struct gguf_import_job *job = calloc(1, sizeof *job);
-    REQUIRE(job != NULL, STATUS_INTERNAL, "out of memory while importing %s", path);
+    struct gguf_import_job *job = NULL;
+    TRY(ALLOCATE(job, 1, path));
     status result = gguf_open(path, &job->file);
     KEEP_FIRST(result, result == STATUS_OK ? write_folder(job, folder) : result);
     KEEP_FIRST(result, result == STATUS_OK ? huggingface_import(folder, objective, output, tokens,

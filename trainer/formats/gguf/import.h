@@ -12,7 +12,7 @@ bool gguf_is_file(const char *path);
  * Writes a model folder with a temporary name next to output, imports it and removes it.
  *
  * Memory    the largest tensor in f32, twice
- * Errors    those of gguf_open; STATUS_UNAVAILABLE for a model, tokenizer or tensor type that is
- *           not supported; those of huggingface_import */
+ * Errors    as gguf_open; STATUS_UNAVAILABLE for a model, tokenizer or tensor type that is
+ *           not supported; errors of huggingface_import */
 status gguf_import(const char *path, const char *objective, const char *output, char *const *tokens,
                    int token_count, struct recipe *recipe, struct huggingface_summary *summary);

@@ -66,8 +66,7 @@ static void put_factor(const struct model_keys *k, const char *name, double valu
     }
 }
 
-/* Checks the soft-caps. llama.cpp has defaults for those of its families, so they cannot be absent.
- */
+/* Checks the soft-caps. Families with soft-caps require them, because llama.cpp has defaults. */
 static status check_softcaps(const struct export_source *source, const struct gguf_family *family)
 {
     const struct model_config *c = &source->config;
@@ -153,6 +152,9 @@ status gguf_check_model(const struct export_source *source, const struct gguf_fa
             "%s: model.rope_type is dynamic, which llama.cpp does not have; set "
             "model.max_position_embeddings to model.rope_original_positions",
             source->found.folder);
+    REQUIRE(c->rope_scaling.kind != ROTARY_LONGROPE, STATUS_UNAVAILABLE,
+            "%s: model.rope_type is longrope, which the GGUF export does not support",
+            source->found.folder);
     if (family->ignores_window && c->window > 0 && c->window < model_positions(c)) {
         log_warning("EXPORT",
                     "llama.cpp does not have the window of %s: texts of more than %" PRId64
@@ -186,7 +188,7 @@ static void put_rotary(const struct model_keys *k, const struct model_config *c)
     }
 }
 
-/* `window` is that of the recipe: an encoder attends to half of it on each side. */
+/* `window` is the window of the recipe: an encoder attends to half of it on each side. */
 static void put_windows(const struct model_keys *k, const struct model_config *c, int64_t window)
 {
     char key[GGUF_NAME_BYTES];

@@ -29,6 +29,7 @@ static const struct gguf_family families[] = {
      .rotates_every_fourth = true},
     {.architecture = "qwen2", .name = "qwen2", .ignores_window = true, .width_is_heads = true},
     {.architecture = "qwen3", .name = "qwen3", .ignores_window = true},
+    {.architecture = "olmo", .name = "olmo", .interleaved_rotary = true, .width_is_heads = true},
     {.architecture = "olmo2", .name = "olmo2", .width_is_heads = true, .needs_output = true},
     {.architecture = "stablelm", .name = "stablelm", .width_is_heads = true, .needs_output = true},
     {.architecture = "phi3",
@@ -167,8 +168,7 @@ static const char *find_local_name(const struct architecture_names *n, const cha
     return *end == '.' ? end + 1 : NULL;
 }
 
-/* Writes `prefix` and the GGUF name of a parameter in a block. Returns false if n has no such
- * parameter. */
+/* Writes `prefix` and the GGUF name of a parameter in a block. Returns false if n has none. */
 static bool write_block_name(const struct architecture *a, const struct architecture_names *n,
                              const char *prefix, const char *name, char out[GGUF_NAME_BYTES])
 {

@@ -259,7 +259,7 @@ static status read_header(struct gguf_file *f)
     char magic[4];
     uint32_t version;
     TRY(read_bytes(f, magic, sizeof magic));
-    NEED(f, memcmp(magic, "GGUF", sizeof magic) == 0, "it does not begin with \"GGUF\"");
+    NEED(f, memcmp(magic, "GGUF", sizeof magic) == 0, "it does not begin with 'GGUF'");
     TRY(read_u32(f, &version));
     NEED(f, version == 2 || version == 3, "its version is %" PRIu32 "; 2 and 3 are supported",
          version);
@@ -279,8 +279,8 @@ static status read_header(struct gguf_file *f)
 status gguf_open(const char *path, struct gguf_file **out)
 {
     struct stat about;
-    struct gguf_file *f = *out = calloc(1, sizeof *f);
-    REQUIRE(f != NULL, STATUS_INTERNAL, "out of memory while reading %s", path);
+    TRY(ALLOCATE(*out, 1, path));
+    struct gguf_file *f = *out;
     snprintf(f->path, sizeof f->path, "%s", path);
     int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     f->stream = descriptor >= 0 ? fdopen(descriptor, "rb") : NULL;
@@ -360,8 +360,9 @@ static status read_chunk(const struct gguf_file *file, const struct gguf_tensor 
     *elements = left < CHUNK_ELEMENTS ? left : CHUNK_ELEMENTS;
     *bytes = gguf_type_bytes(type, *elements);
     off_t place = (off_t)(t->first_byte + (int64_t)gguf_type_bytes(type, first));
-    REQUIRE(pread(fileno(file->stream), data, *bytes, place) == (ssize_t)*bytes, STATUS_DATA,
-            "cannot read tensor %s of %s", t->name, file->path);
+    ssize_t got = pread(fileno(file->stream), data, *bytes, place);
+    REQUIRE(got == (ssize_t)*bytes, STATUS_DATA, "cannot read tensor %s of %s: %s", t->name,
+            file->path, got < 0 ? strerror(errno) : "the file was truncated while it was read");
     return STATUS_OK;
 }
 

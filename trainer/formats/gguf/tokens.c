@@ -12,7 +12,7 @@
 #include "base/memory.h"
 #include "datasets/chat/chat.h"
 #include "datasets/sentencepiece/sentencepiece.h"
-#include "datasets/tokenizer/pretokenizer.h"
+#include "datasets/text/pretokenizer.h"
 #include "trainer/formats/gguf/tokens_impl.h"
 
 /* Score of an id without a token, as in llama.cpp's converter. */
@@ -160,7 +160,7 @@ static status put_byte_bpe(struct token_table *t)
     const char *pattern = find_pattern_name(t);
     REQUIRE(pattern != NULL && (normalizer == NULL || strcmp(normalizer, "NFC") == 0),
             STATUS_UNAVAILABLE,
-            "%s: llama.cpp does not have this normalizer or pattern of words; it has those of "
+            "%s: llama.cpp does not support this normalizer or pattern of words; it supports "
             "GPT-2, SmolLM2, cl100k, Llama 3, Qwen 2 and o200k",
             t->source->tokenizer_folder);
     bool roberta = tokenizer_is_roberta(t->source->tokenizer);

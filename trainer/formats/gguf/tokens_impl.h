@@ -6,7 +6,7 @@
 #include "datasets/sentencepiece/sentencepiece.h"
 #include "trainer/formats/gguf/gguf_impl.h"
 
-/* Types of tokens, with the numbers of the format; the same as those of SentencePiece. */
+/* Types of tokens, with the numbers of the format. SentencePiece has the same numbers. */
 enum {
     TOKEN_NORMAL = 1,
     TOKEN_UNKNOWN,
@@ -40,7 +40,7 @@ status gguf_set_token(struct token_table *t, int64_t id, struct listed_token tok
 
 /* gguf_list_pieces - set the tokens of a SentencePiece model.
  *
- * Errors    those of gguf_set_token */
+ * Errors    as gguf_set_token */
 status gguf_list_pieces(struct token_table *t, const struct sentencepiece *model);
 
 /* gguf_put_token_lists - write the texts and types of all tokens, and the scores. */
@@ -48,7 +48,7 @@ void gguf_put_token_lists(const struct token_table *t, bool has_scores);
 
 /* gguf_put_unigram - write the Unigram tokenizer of tokenizer.json.
  *
- * Errors    STATUS_UNAVAILABLE for steps that llama.cpp does not have; those of gguf_set_token */
+ * Errors    STATUS_UNAVAILABLE for steps that llama.cpp does not have; errors of gguf_set_token */
 status gguf_put_unigram(struct token_table *t);
 
 /* gguf_put_unigram_pieces - write a Unigram model of SentencePiece.

@@ -12,7 +12,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "datasets/sentencepiece/sentencepiece.h"
-#include "datasets/tokenizer/pretokenizer.h"
+#include "datasets/text/pretokenizer.h"
 #include "trainer/formats/gguf/gguf_impl.h"
 #include "trainer/formats/huggingface/json_file.h"
 
@@ -27,7 +27,7 @@ static enum sentencepiece_type get_type(const struct token_lists *l, int64_t id)
     return l->types != NULL ? (enum sentencepiece_type)l->types->numbers[id] : SENTENCEPIECE_NORMAL;
 }
 
-/* Checks that the types are those of SentencePiece and that the scores are finite. */
+/* Checks that the types are types of SentencePiece and that the scores are finite. */
 static status check_lists(const struct token_lists *l)
 {
     for (int64_t id = 0; id < l->texts->count; id++) {
@@ -83,7 +83,7 @@ static bool get_flag(const struct token_lists *l, const char *name, bool default
 /* Patterns of words by tokenizer.ggml.pre. NULL: the pattern of GPT-2. */
 static const struct {
     const char *name;
-    enum pretokenizer_pattern pattern; /* PRETOKENIZER_NONE: that of GPT-2, without a Split */
+    enum pretokenizer_pattern pattern; /* PRETOKENIZER_NONE: as GPT-2, without a Split */
     bool digits, nfc, ignore_merges;
 } patterns[] = {
     {"gpt-2", PRETOKENIZER_NONE, false, false, false},

@@ -1,8 +1,8 @@
 /* The metadata of a Unigram tokenizer in GGUF files, which llama.cpp reads as "t5": the pieces with
  * their scores, SentencePiece's character map, and two settings for spaces.
  *
- * llama.cpp normalizes a text as SentencePiece does. The steps of tokenizer.json are compared with
- * those of transformers for such a model; other steps are refused. */
+ * llama.cpp normalizes a text as SentencePiece does. The steps of tokenizer.json must be the steps
+ * that transformers uses for such a model; other steps are refused. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -244,8 +244,8 @@ status gguf_put_unigram(struct token_table *t)
     bool known =
         read_normalizer(&normalizer, &spaces) && read_pre_tokenizer(&words, &spaces, &splits);
     REQUIRE(known, STATUS_UNAVAILABLE,
-            "%s: llama.cpp does not have the normalizer or the pre-tokenizer of this Unigram "
-            "model; it has those of tokenizers that were made from SentencePiece models",
+            "%s: llama.cpp does not support the normalizer or the pre-tokenizer of this Unigram "
+            "model; it supports tokenizers that were converted from SentencePiece models",
             t->source->tokenizer_folder);
     TRY(text != NULL ? precompiled_open(json_string_value(text), json_string_length(text),
                                         t->source->tokenizer_folder, &map)

@@ -44,7 +44,8 @@ static status make_paths(struct gguf_writer *w, const char *path)
     char temporary[STAGED_FOLDER_NAME_BYTES];
     const char *slash = strrchr(path, '/'), *name = slash != NULL ? slash + 1 : path;
     REQUIRE(strlen(path) < sizeof w->path && name[0] != '\0', STATUS_USAGE,
-            "%s is not the name of a file", path);
+            "--output %s: the path must end with a file name and have less than %zu bytes", path,
+            sizeof w->path);
     snprintf(w->path, sizeof w->path, "%s", path);
     snprintf(w->folder, sizeof w->folder, "%.*s",
              slash == NULL   ? 1
@@ -60,8 +61,8 @@ status gguf_writer_create(const char *path, struct gguf_writer **out)
     *out = NULL;
     REQUIRE(!file_exists(path), STATUS_CREATE, "%s already exists; name a file that does not exist",
             path);
-    struct gguf_writer *w = calloc(1, sizeof *w);
-    REQUIRE(w != NULL, STATUS_INTERNAL, "out of memory while writing %s", path);
+    struct gguf_writer *w = NULL;
+    TRY(ALLOCATE(w, 1, path));
     w->file = w->written = -1;
     w->metadata = open_memstream(&w->text, &w->text_bytes);
     *out = w;
@@ -229,16 +230,17 @@ static status write_header(struct gguf_writer *w)
 status gguf_write_tensor(struct gguf_writer *w, const float *values)
 {
     TRY(w->written < 0 ? write_header(w) : STATUS_OK);
-    REQUIRE(w->written < w->tensor_count, STATUS_INTERNAL, "%s: more tensors than declared",
-            w->path);
+    REQUIRE(w->written < w->tensor_count, STATUS_INTERNAL,
+            "%s: a tensor is written after the last of the %" PRId64 " declared tensors", w->path,
+            (int64_t)w->tensor_count);
     const struct declared_tensor *t = &w->tensors[w->written++];
     size_t bytes = gguf_type_bytes(t->type, count_elements(t));
     if (t->type == GGUF_F32) {
         TRY(file_append(w->file, w->path, &w->file_bytes, values, bytes));
         return write_padding(w);
     }
-    void *encoded = malloc(bytes);
-    REQUIRE(encoded != NULL, STATUS_INTERNAL, "out of memory for %s", t->name);
+    char *encoded = NULL;
+    TRY(ALLOCATE(encoded, bytes, t->name));
     gguf_encode(t->type, values, count_elements(t), encoded);
     status result = file_append(w->file, w->path, &w->file_bytes, encoded, bytes);
     free(encoded);
@@ -248,7 +250,9 @@ status gguf_write_tensor(struct gguf_writer *w, const float *values)
 /* Syncs the file and gives it its name. */
 static status publish_file(struct gguf_writer *w)
 {
-    REQUIRE(w->written == w->tensor_count, STATUS_INTERNAL, "%s: a tensor is missing", w->path);
+    REQUIRE(w->written == w->tensor_count, STATUS_INTERNAL,
+            "%s: %" PRId64 " of %" PRId64 " declared tensors were written", w->path,
+            (int64_t)w->written, (int64_t)w->tensor_count);
     REQUIRE(fsync(w->file) == 0, STATUS_WRITE, "cannot write %s: %s", w->path, strerror(errno));
     REQUIRE(rename(w->temporary, w->path) == 0, STATUS_CREATE, "cannot create %s: %s", w->path,
             strerror(errno));

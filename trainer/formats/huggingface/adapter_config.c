@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "base/memory.h"
-#include "datasets/tokenizer/pattern.h"
+#include "datasets/text/pattern.h"
 
 /* ---- supported settings ---- */
 

@@ -18,8 +18,8 @@ struct adapter_config {
  * Unknown settings, and settings of other adapter types, must be null, false or empty.
  *
  * Memory    the caller frees *out with adapter_config_free(), after an error too
- * Errors    STATUS_NO_INPUT; STATUS_DATA naming file, key and reason;
- *           STATUS_UNAVAILABLE naming an unsupported setting */
+ * Errors    STATUS_NO_INPUT; STATUS_DATA naming file, key and reason; STATUS_UNAVAILABLE naming an
+ *           unsupported setting */
 status adapter_config_read(const char *folder, struct adapter_config *out);
 
 /* adapter_config_free - free the document. */

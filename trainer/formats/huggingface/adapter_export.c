@@ -6,7 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "trainer/formats/huggingface/config.h"
+#include "trainer/setup/derive.h"
 #include "trainer/setup/objective_spec.h"
 
 /* ---- merging ---- */
@@ -15,8 +17,8 @@ static status read_tensor(struct checkpoint_reader *reader, const struct manifes
                           float **out)
 {
     int64_t offset[2] = {0, 0}, shape[2];
-    float *block = malloc((size_t)(t->shape[0] * t->shape[1]) * sizeof *block);
-    REQUIRE(block != NULL, STATUS_INTERNAL, "out of memory for %s", t->name);
+    float *block = NULL;
+    TRY(ALLOCATE(block, t->shape[0] * t->shape[1], t->name));
     *out = block;
     while (checkpoint_reader_block(t, offset, shape)) {
         TRY(checkpoint_reader_read(reader, t, offset, shape, block));
@@ -133,7 +135,7 @@ static const char *get_task_type(const struct recipe *r)
     case MODEL_HEAD_SEQUENCE:
         return "SEQ_CLS";
     case MODEL_HEAD_MULTIPLE_CHOICE:
-        return objective_spec_reads_last_row(r) ? "SEQ_CLS" : NULL;
+        return derive_reads_last_row(r) ? "SEQ_CLS" : NULL;
     case MODEL_HEAD_TOKEN:
         return "TOKEN_CLS";
     case MODEL_HEAD_QA:

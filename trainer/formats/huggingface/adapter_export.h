@@ -44,7 +44,7 @@ void adapter_export_name(const struct huggingface_architecture *architecture,
 
 /* adapter_export_write_config - write peft's adapter_config.json.
  *
- * Shapes    parameters [count]: those of the adapters and of the task head
+ * Shapes    parameters [count]: the parameters of the adapters and of the task head
  * Errors    STATUS_INTERNAL if memory runs out */
 status adapter_export_write_config(const struct recipe *recipe, const struct model_config *config,
                                    const struct model_parameter *parameters, int count, FILE *file);

@@ -92,10 +92,8 @@ static status fingerprint_base(struct adapter_job *import, char text[HASH_TEXT_B
     int64_t elements;
     base_config.adapter.rank = 0;
     TRY(model_layout(&base_config, 1, 0, &p, &count, &elements));
-    float *buffer = malloc((size_t)CHECKPOINT_READ_ELEMENTS * sizeof *buffer);
-    status result = buffer != NULL ? STATUS_OK
-                                   : RAISE_STATUS(STATUS_INTERNAL, "out of memory while reading %s",
-                                                  import->found.folder);
+    float *buffer = NULL;
+    status result = ALLOCATE(buffer, CHECKPOINT_READ_ELEMENTS, import->found.folder);
     for (int i = 0; i < count && result == STATUS_OK; i++) {
         if (!model_is_task_head(&base_config, &p[i])) {
             result = fingerprint_tensor(import, i, &p[i], buffer, &sums);
@@ -109,8 +107,7 @@ static status fingerprint_base(struct adapter_job *import, char text[HASH_TEXT_B
 
 /* ---- the recipe ---- */
 
-/* Returns the number of outputs of a sequence head, the rows of its last matrix; 0 if there is
- * none. */
+/* Returns the number of outputs of a sequence head, the rows of its last matrix; 0: no head. */
 static int64_t count_outputs(const struct adapter_job *import)
 {
     static const char *const names[] = {"classifier.weight", "classifier.out_proj.weight",
@@ -130,10 +127,10 @@ static status make_recipe(struct adapter_job *import, const struct recipe *base,
     const struct huggingface_architecture *architecture = import->job.config.architecture;
     enum recipe_objective objective;
     int64_t outputs = count_outputs(import);
-    const struct manifest_tensor *embedding = manifest_find_tensor(
-        checkpoint_reader_manifest(import->base), "model", architecture->aliases[0].ours);
-    REQUIRE(embedding != NULL, STATUS_CHECKPOINT, "%s holds no %s", import->found.folder,
-            architecture->aliases[0].ours);
+    const char *table = huggingface_table_name(architecture, base, false);
+    const struct manifest_tensor *embedding =
+        manifest_find_tensor(checkpoint_reader_manifest(import->base), "model", table);
+    REQUIRE(embedding != NULL, STATUS_CHECKPOINT, "%s holds no %s", import->found.folder, table);
     TRY(adapter_config_find_objective(&import->settings, architecture, outputs, &objective));
     recipe_set_defaults(r);
     snprintf(r->run_dir, sizeof r->run_dir, "runs/imported");
@@ -250,6 +247,9 @@ static const char *const target_names[] = {
     "mlp.c_proj",
     "attention.output.dense",
     "intermediate.dense",
+    "attention.dense",
+    "ffn",
+    "ffn_output",
     "attn.Wo",
     "mlp.Wo",
     "EncDecAttention.q",
@@ -262,16 +262,27 @@ static const char *const target_names[] = {
     "encoder_attn.out_proj",
 };
 
-/* Returns the first of target_names that the module ends with, if all modules with this name have
- * adapters; else the module. */
-static const char *get_target_name(const struct adapter_job *import, const char *module)
+/* Finds the first of target_names that the module ends with and that has adapters in all modules
+ * with this name. A module that ends with none of them keeps its full name. */
+static status find_target_name(const struct adapter_job *import, const char *module,
+                               const char **out)
 {
+    bool has_name = false;
+    *out = module;
     for (int i = 0; i < COUNT(target_names); i++) {
-        if (ends_with_name(module, target_names[i]) && adapts_all(import, target_names[i])) {
-            return target_names[i];
+        bool matches = ends_with_name(module, target_names[i]);
+        if (matches && adapts_all(import, target_names[i])) {
+            *out = target_names[i];
+            return STATUS_OK;
         }
+        has_name = has_name || matches;
     }
-    return module;
+    REQUIRE(
+        !has_name, STATUS_DATA,
+        "%s holds an adapter of %s, but not of this matrix in each block; adapters in only some "
+        "blocks are not supported",
+        weights_name, module);
+    return STATUS_OK;
 }
 
 static status add_target(struct recipe *r, const char *name)
@@ -308,7 +319,9 @@ static status find_targets(struct adapter_job *import, struct recipe *r)
                 has_adapter ? "holds" : "lacks", module, import->settings.file.path,
                 has_adapter ? "does not name" : "names");
         all = all && has_adapter;
-        TRY(has_adapter ? add_target(r, get_target_name(import, module)) : STATUS_OK);
+        const char *name = NULL;
+        TRY(has_adapter ? find_target_name(import, module, &name) : STATUS_OK);
+        TRY(has_adapter ? add_target(r, name) : STATUS_OK);
     }
     REQUIRE(r->adapter.targets[0] != '\0', STATUS_DATA,
             "%s contains no adapter for a matrix in a block of %s", import->settings.file.path,
@@ -344,8 +357,7 @@ static status list_trained(struct adapter_job *import, const struct recipe *r)
 static status find_sources(struct adapter_job *import)
 {
     struct huggingface_import_job *job = &import->job;
-    job->sources = calloc((size_t)job->count, sizeof *job->sources);
-    REQUIRE(job->sources != NULL, STATUS_INTERNAL, "out of memory for %d tensors", job->count);
+    TRY(ALLOCATE(job->sources, job->count, "tensors"));
     for (int i = 0; i < job->count; i++) {
         const struct model_parameter *p = &job->parameters[i];
         job->sources[i] =
@@ -398,7 +410,7 @@ static status fill_from_base(const struct huggingface_import_job *job, int index
 
 /* ---- the whole import ---- */
 
-/* Writes the checkpoint with the tokenizer of the folder, else with that of the base model. */
+/* Writes the checkpoint with the tokenizer of the folder or, without one, of the base model. */
 static status write_checkpoint(struct adapter_job *import, const char *output,
                                struct huggingface_summary *summary)
 {
@@ -450,11 +462,11 @@ status huggingface_import_adapter(const char *folder, const char *base, const ch
     *summary = (struct huggingface_summary){0};
     REQUIRE(!file_exists(output), STATUS_CREATE,
             "%s already exists; name a folder that does not exist", output);
-    struct adapter_job *import = calloc(1, sizeof *import);
-    struct recipe *recipes = calloc(2, sizeof *recipes);
+    struct adapter_job *import = NULL;
+    struct recipe *recipes = NULL;
     status result = STATUS_OK;
-    REQUIRE_GOTO(result, done, import != NULL && recipes != NULL, STATUS_INTERNAL,
-                 "out of memory while importing %s", folder);
+    TRY_GOTO(result, done, ALLOCATE(import, 1, folder));
+    TRY_GOTO(result, done, ALLOCATE(recipes, 2, folder));
     import->job.folder = folder;
     import->job.recipe = recipe;
     import->job.fill_missing = fill_from_base;

@@ -13,9 +13,9 @@ status added_tokens_make_tokenizer(const struct huggingface_import_job *job, con
 /* added_tokens_compute_rows - compute the rows of a parameter that its tensor in the file lacks:
  * out[parameter rows - file rows, columns].
  *
+ * Memory    the caller frees *out with free()
  * Numerics  as resize_token_embeddings of transformers: a normal distribution with the mean of the
  *           file's rows and 1e-9 times their covariance; vectors get the mean. Sums in double
  *           precision. The numbers depend only on the seed and the rows.
- * Memory    the caller frees *out with free()
  * Errors    as safetensors_read; STATUS_INTERNAL (out of memory) */
 status added_tokens_compute_rows(const struct huggingface_import_job *job, int index, float **out);

@@ -1,4 +1,4 @@
-/* The default values are those of transformers' GPT2Config, BertConfig, LlamaConfig, ... */
+/* The default values are the defaults of transformers' GPT2Config, BertConfig, LlamaConfig, ... */
 #include "trainer/formats/huggingface/architectures.h"
 
 #include <stdio.h>
@@ -73,6 +73,9 @@
 #define SIZE_KEYS(vocabulary, width, layers, heads, kv_heads, inner, positions, epsilon)           \
     NORM_KEYS(vocabulary, width, layers, heads, kv_heads, inner, positions, "rms_norm_eps", epsilon)
 #define NORM_KEYS(vocabulary, width, layers, heads, kv_heads, inner, positions, norm, epsilon)     \
+    WIDTH_KEYS(vocabulary, width, layers, heads, kv_heads, inner, positions),                      \
+        NUMBER(norm, layer_norm_epsilon, epsilon)
+#define WIDTH_KEYS(vocabulary, width, layers, heads, kv_heads, inner, positions)                   \
     INTEGER("vocab_size", vocab_size, vocabulary), INTEGER("hidden_size", hidden_size, width),     \
         INTEGER("num_hidden_layers", num_layers, layers),                                          \
         INTEGER("num_attention_heads", num_heads, heads),                                          \
@@ -80,7 +83,6 @@
         INTEGER("intermediate_size", intermediate_size, inner),                                    \
         INTEGER("max_position_embeddings", max_position_embeddings, positions),                    \
         NUMBER("attention_dropout", attention_dropout, 0),                                         \
-        NUMBER(norm, layer_norm_epsilon, epsilon),                                                 \
         NUMBER("initializer_range", initializer_range, 0.02)
 
 #define ROTARY_DECODER(tied)                                                                       \
@@ -100,8 +102,8 @@
     .aliases = {{"lm_head.weight", "model.embed_tokens.weight"}},                                  \
     .buffer_suffixes = {".rotary_emb.inv_freq"}
 
-/* Keys and properties of T5 and mT5. Files may contain the token table once for each stack, and
- * those of T5 1.0 a bias of cross-attention that no version of transformers reads. */
+/* Keys and properties of T5 and mT5. Files of T5 1.0 may contain a bias of cross-attention that no
+ * version of transformers reads. */
 #define T5_KEYS(vocabulary, heads, layers, inner)                                                  \
     INTEGER("vocab_size", vocab_size, vocabulary), INTEGER("d_model", hidden_size, 512),           \
         INTEGER("d_kv", head_dim, 64), INTEGER("d_ff", intermediate_size, inner),                  \
@@ -118,8 +120,8 @@
     .architecture = ARCHITECTURE_T5, .objective = OBJECTIVE_SEQ2SEQ, .prefix = "",                 \
     .has_no_task = true, .activation_key = "feed_forward_proj", .has_gate_prefix = true,           \
     .tied_by_default = true, .aliases = {{"lm_head.weight", "shared.weight"}},                     \
-    .buffer_suffixes = {"coder.embed_tokens.weight", "EncDecAttention.relative_attention_bias."    \
-                                                     "weight"}
+    .has_stack_tables = true,                                                                      \
+    .buffer_suffixes = {"EncDecAttention.relative_attention_bias.weight"}
 
 /* Keys and properties of BART, mBART and Marian. */
 #define STACK_KEYS                                                                                 \
@@ -129,11 +131,13 @@
         INTEGER("encoder_ffn_dim", intermediate_size, 4096),                                       \
         INTEGER("max_position_embeddings", max_position_embeddings, 1024),                         \
         NUMBER("dropout", dropout, 0.1), NUMBER("attention_dropout", attention_dropout, 0),        \
+        NUMBER("activation_dropout", activation_dropout, 0),                                       \
         NUMBER("init_std", initializer_range, 0.02)
 #define STACK_PROPERTIES                                                                           \
     .activation_key = "activation_function", .default_activation = "gelu", .fixed_epsilon = 1e-5,  \
     .has_no_task = true, .tied_by_default = true,                                                  \
-    .aliases = {{"lm_head.weight", "model.shared.weight"}}, .has_logits_bias = true
+    .aliases = {{"lm_head.weight", "model.shared.weight"}}, .has_stack_tables = true,              \
+    .has_logits_bias = true
 
 static const struct huggingface_architecture architectures[] = {
     {
@@ -391,6 +395,19 @@ static const struct huggingface_architecture architectures[] = {
         ROTARY_DECODER(false),
     },
     {
+        .model_type = "olmo",
+        .architecture = ARCHITECTURE_OLMO,
+        .class_stem = "Olmo",
+        .classes = {{"OlmoForCausalLM", true, false}, {"OlmoModel", false, false}},
+        .keys = {WIDTH_KEYS(50304, 4096, 32, 32, 0, 11008, 2048),
+                 OPTIONAL_INTEGER("head_dim", head_dim, 0)},
+        .null_key = "clip_qkv",
+        .has_attention_bias = true,
+        .fixed_epsilon = 1e-5,
+        .has_only_text_task = true,
+        ROTARY_DECODER(false),
+    },
+    {
         .model_type = "olmo2",
         .architecture = ARCHITECTURE_OLMO2,
         .class_stem = "Olmo2",
@@ -412,6 +429,7 @@ static const struct huggingface_architecture architectures[] = {
                  NUMBER("resid_pdrop", dropout, 0)},
         .has_no_answer_task = true,
         .has_default_rope = true,
+        .has_longrope = true,
         .rotary_factor = 1,
         .dropout_key = "embd_pdrop",
         ROTARY_DECODER(false),
@@ -463,7 +481,6 @@ static const struct huggingface_architecture architectures[] = {
         .keys = {INTEGER("vocab_size", vocab_size, 50265), STACK_KEYS},
         .switches = {{"scale_embedding", false}},
         .decoder_start = 2,
-        .buffer_suffixes = {"coder.embed_tokens.weight"},
         STACK_PROPERTIES,
     },
     {
@@ -475,7 +492,6 @@ static const struct huggingface_architecture architectures[] = {
         .classes = {{"MBartForConditionalGeneration", true, false}, {"MBartModel", false, false}},
         .keys = {INTEGER("vocab_size", vocab_size, 50265), STACK_KEYS},
         .decoder_start = -1,
-        .buffer_suffixes = {"coder.embed_tokens.weight"},
         STACK_PROPERTIES,
     },
     {
@@ -486,9 +502,10 @@ static const struct huggingface_architecture architectures[] = {
         .prefix = "model.",
         .classes = {{"MarianMTModel", true, false}, {"MarianModel", false, false}},
         .keys = {INTEGER("vocab_size", vocab_size, 58101), STACK_KEYS},
-        .switches = {{"share_encoder_decoder_embeddings", true}},
+        .separate_tables = {"model.encoder.embed_tokens.weight",
+                            "model.decoder.embed_tokens.weight"},
         .decoder_start = 58100,
-        .buffer_suffixes = {"coder.embed_tokens.weight", "coder.embed_positions.weight"},
+        .buffer_suffixes = {"coder.embed_positions.weight"},
         STACK_PROPERTIES,
     },
     {
@@ -508,6 +525,15 @@ static const struct huggingface_architecture architectures[] = {
         T5_PROPERTIES,
     },
 };
+
+const char *huggingface_table_name(const struct huggingface_architecture *architecture,
+                                   const struct recipe *r, bool is_decoder)
+{
+    const char *separate = architecture->separate_tables[is_decoder];
+    return separate != NULL && !r->model.share_encoder_decoder_embeddings
+               ? separate
+               : architecture->aliases[0].ours;
+}
 
 const struct huggingface_architecture *huggingface_find_architecture(const char *type)
 {

@@ -57,6 +57,7 @@ struct huggingface_architecture {
         const char *name;
         int64_t value;
     } fixed_sizes[HUGGINGFACE_SIZES_MAX]; /* keys with one supported value, also the default */
+    const char *null_key;                 /* a key for which only null is supported */
     bool has_qkv_bias, has_attention_bias, has_mlp_bias; /* the keys use_qkv_bias, ... exist */
     const char *dropout_key; /* dropout that Bireme does not have apart from model.dropout */
     double default_dropout;
@@ -64,7 +65,10 @@ struct huggingface_architecture {
     bool has_gate_prefix;  /* "gated-ACTIVATION" selects a network with a gate; "gated-gelu" is the
                             * tanh form */
     int64_t decoder_start; /* default of decoder_start_token_id, of an encoder-decoder */
-    double fixed_epsilon;  /* epsilon of the norms, if there is no key for it */
+    /* The token tables of the encoder and of the decoder if share_encoder_decoder_embeddings is
+     * false; NULL: no such key. */
+    const char *separate_tables[2];
+    double fixed_epsilon; /* epsilon of the norms, if there is no key for it */
     /* Dropout of the heads of texts and of answers; NULL: classifier_dropout and none. */
     const char *head_dropout_keys[2];
     bool gelu_is_tanh;       /* the activation "gelu" is the tanh form, which is the only one */
@@ -93,16 +97,23 @@ struct huggingface_architecture {
     double softcaps[2];              /* their defaults; 0: none */
     bool has_no_rope_layers;         /* no_rope_layers and no_rope_layer_interval */
     bool has_default_rope;           /* rope_type must be default */
+    bool has_longrope;               /* rope_type must be default or longrope */
     double rotary_factor; /* default of partial_rotary_factor; 0: the key does not exist */
     bool tied_by_default; /* default of tie_word_embeddings */
-    /* First the second name of a tied embedding, then that of the output bias. */
+    /* First the second name of a tied embedding, then the second name of the output bias. */
     struct {
         const char *theirs, *ours;
     } aliases[HUGGINGFACE_ALIASES_MAX];
+    bool has_stack_tables; /* files may contain the token table once for each stack */
     const char *buffer_suffixes[HUGGINGFACE_BUFFERS_MAX]; /* name endings of tensors to ignore */
     bool has_logits_bias; /* files contain HUGGINGFACE_LOGITS_BIAS; Bireme has it if it is not 0 */
     const char *unused_suffixes[HUGGINGFACE_UNUSED_MAX]; /* unused weights, skipped with warning */
 };
+
+/* huggingface_table_name - return the name of the token table. If there are two, this is the table
+ * of the encoder or of the decoder, which is also the output matrix. */
+const char *huggingface_table_name(const struct huggingface_architecture *architecture,
+                                   const struct recipe *r, bool is_decoder);
 
 /* huggingface_find_architecture - find the row of a model_type or of model.architecture; NULL if
  * there is none. */

@@ -2,6 +2,7 @@
  * refused by name. The other keys (ids of special tokens, heads of other tasks) are ignored. */
 #include "trainer/formats/huggingface/config.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdlib.h>
@@ -77,6 +78,9 @@ static status check_switches(const struct config_document *c,
                 "%s: %s %" PRId64 " is not supported; %" PRId64 " is", c->path,
                 architecture->fixed_sizes[i].name, value, supported);
     }
+    REQUIRE(architecture->null_key == NULL || config_get_field(c, architecture->null_key) == NULL,
+            STATUS_UNAVAILABLE, "%s: %s is not supported; only null is", c->path,
+            architecture->null_key);
     REQUIRE(config_get_field(c, "quantization_config") == NULL, STATUS_UNAVAILABLE,
             "%s: quantization_config: quantized weights are not supported; save the model without "
             "quantization",
@@ -109,8 +113,8 @@ static status read_activation(const struct config_document *c,
         TRY(config_read_string(c, architecture->head_activation_key,
                                architecture->default_activation, &head));
         REQUIRE(strcmp(head, name) == 0, STATUS_UNAVAILABLE,
-                "%s: %s %.60s is not supported; that of %s is", c->path,
-                architecture->head_activation_key, head, architecture->activation_key);
+                "%s: %s %.60s is not supported; it must be %s, the same as %s", c->path,
+                architecture->head_activation_key, head, name, architecture->activation_key);
     }
     if (strcmp(architecture->default_activation, "silu") == 0) {
         REQUIRE(strcmp(name, "silu") == 0 || strcmp(name, "swish") == 0, STATUS_UNAVAILABLE,
@@ -132,7 +136,7 @@ static status read_activation(const struct config_document *c,
     }
     bool gelu_only = recipe_architecture_is_rotary(architecture->architecture);
     for (int i = 0; i < COUNT(activations); i++) {
-        bool allowed = !gelu_only || activations[i].ours <= RECIPE_GELU_ERF;
+        bool allowed = !gelu_only || recipe_activation_is_gelu(activations[i].ours);
         if (allowed && strcmp(activations[i].theirs, name) == 0) {
             *out = activations[i].ours;
             return STATUS_OK;
@@ -247,9 +251,9 @@ static status read_objective(const struct config_document *c,
     bool is_match = suffix != NULL && name != NULL &&
                     strncmp(name, architecture->class_stem, stem_bytes) == 0 &&
                     strcmp(name + stem_bytes, suffix) == 0;
-    REQUIRE(is_match, STATUS_USAGE, "%s: a %.60s is not for the objective %.60s but for %s",
-            c->path, name != NULL ? name : architecture->model_type, requested,
-            recipe_objective_name(*objective));
+    REQUIRE(is_match, STATUS_USAGE, "%s: the objective of a %.60s is %s and not '%.60s'", c->path,
+            name != NULL ? name : architecture->model_type, recipe_objective_name(*objective),
+            requested);
     *objective = found;
     return STATUS_OK;
 }
@@ -273,7 +277,7 @@ static status read_labels(const struct config_document *c, struct labels *out, i
         REQUIRE(name != NULL && name[0] != '\0', STATUS_DATA, "%s: id2label has no name for %d",
                 c->path, i);
         TRY(labels_add(out, name));
-        REQUIRE(out->count == i + 1, STATUS_DATA, "%s: id2label has the name \"%.200s\" twice",
+        REQUIRE(out->count == i + 1, STATUS_DATA, "%s: id2label has the name '%.200s' twice",
                 c->path, name);
     }
     return STATUS_OK;
@@ -413,8 +417,8 @@ status huggingface_config_check(const char *path, const struct recipe *r, struct
 static status read_document(const struct config_document *c, const char *objective,
                             struct recipe *out, struct huggingface_config *config)
 {
-    struct recipe *r = malloc(sizeof *r);
-    REQUIRE(r != NULL, STATUS_INTERNAL, "out of memory for a recipe");
+    struct recipe *r = NULL;
+    TRY(ALLOCATE(r, 1, "a recipe"));
     recipe_set_defaults(r);
     snprintf(r->run_dir, sizeof r->run_dir, "runs/imported");
     r->train.max_steps = 1; /* required in a recipe; nothing is trained */
@@ -441,8 +445,8 @@ status huggingface_config_read(const char *folder, const char *objective, struct
 
 /* ---- writing ---- */
 
-/* Writes null for a missing token, because the default of transformers is that of the published
- * model. */
+/* Writes null for a missing token, because the default of transformers is the token of the
+ * published model. */
 static void write_token(FILE *file, const char *key, int32_t id)
 {
     if (id >= 0) {
@@ -548,7 +552,7 @@ static void write_activation(FILE *file, const struct huggingface_architecture *
 {
     bool gated = architecture->has_gate_prefix && r->model.gated_linear_unit;
     const char *name = get_activation_name(architecture, r);
-    if (gated && r->model.activation <= RECIPE_GELU_ERF) {
+    if (gated && recipe_activation_is_gelu(r->model.activation)) {
         name = r->model.activation == RECIPE_GELU_TANH ? "gelu" : "gelu_python";
     }
     fprintf(file, "  \"%s\": \"%s%s\",\n", architecture->activation_key, gated ? gate_prefix : "",
@@ -570,6 +574,9 @@ static void write_settings(FILE *file, const struct huggingface_architecture *ar
     for (int i = 0; i < HUGGINGFACE_SIZES_MAX && architecture->fixed_sizes[i].name != NULL; i++) {
         config_write_integer(file, architecture->fixed_sizes[i].name,
                              architecture->fixed_sizes[i].value);
+    }
+    if (architecture->null_key != NULL) {
+        fprintf(file, "  \"%s\": null,\n", architecture->null_key);
     }
     if (architecture->has_qkv_bias) {
         write_boolean(file, "use_qkv_bias", r->model.use_qkv_bias);
@@ -607,20 +614,20 @@ static void write_settings(FILE *file, const struct huggingface_architecture *ar
 static status check_export(const struct huggingface_architecture *a, const struct recipe *r)
 {
     REQUIRE(!a->gelu_is_tanh || r->model.activation == RECIPE_GELU_TANH, STATUS_UNAVAILABLE,
-            "a %s with another model.activation than gelu_tanh cannot be exported: transformers "
-            "has this one only",
+            "a %s is exported only with model.activation gelu_tanh: transformers has no other "
+            "activation for it",
             a->model_type);
     REQUIRE(a->architecture != ARCHITECTURE_MARIAN || r->model.tie_word_embeddings,
             STATUS_UNAVAILABLE, "a %s with model.tie_word_embeddings: false cannot be exported",
             a->model_type);
     REQUIRE(!(a->fixed_epsilon > 0) || r->model.layer_norm_epsilon == a->fixed_epsilon,
             STATUS_UNAVAILABLE,
-            "a %s with model.layer_norm_epsilon %g cannot be exported: transformers has %g only",
+            "a %s with model.layer_norm_epsilon %g cannot be exported: transformers has only %g",
             a->model_type, r->model.layer_norm_epsilon, a->fixed_epsilon);
     REQUIRE(!a->has_fixed_inner || r->model.intermediate_size == 4 * r->model.hidden_size,
             STATUS_UNAVAILABLE,
             "a %s with model.intermediate_size %" PRId64 " cannot be exported: transformers has "
-            "4 times hidden_size only",
+            "only 4 times hidden_size",
             a->model_type, r->model.intermediate_size);
     REQUIRE(objective_spec_head(r) == MODEL_HEAD_LM ||
                 huggingface_task_class_suffix(a, r->objective) != NULL,
@@ -642,11 +649,11 @@ status huggingface_config_write(const struct recipe *recipe, int64_t vocabulary,
             recipe_architecture_name(recipe->model.architecture),
             huggingface_architecture_names(names));
     TRY(check_export(architecture, recipe));
-    struct recipe *r = malloc(sizeof *r);
-    REQUIRE(r != NULL, STATUS_INTERNAL, "out of memory for config.json");
+    struct recipe *r = NULL;
+    TRY(ALLOCATE(r, 1, "config.json"));
     *r = *recipe;
     r->model.vocab_size = vocabulary;
-    if (r->model.rope_type == ROPE_DYNAMIC) { /* transformers has one key for both lengths */
+    if (r->model.rope_type == ROTARY_DYNAMIC) { /* transformers has one key for both lengths */
         r->model.max_position_embeddings = r->model.rope_original_positions;
     }
     write_class(file, architecture, r);
@@ -671,6 +678,7 @@ status huggingface_config_write(const struct recipe *recipe, int64_t vocabulary,
             dtype == SAFETENSORS_BF16 ? "bfloat16" : "float32");
     free(r);
     TRY(result);
-    REQUIRE(!ferror(file), STATUS_WRITE, "cannot write config.json");
+    REQUIRE(fflush(file) == 0 && !ferror(file), STATUS_WRITE, "cannot write config.json: %s",
+            strerror(errno));
     return STATUS_OK;
 }

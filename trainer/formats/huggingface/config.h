@@ -22,9 +22,8 @@ struct huggingface_config {
  * Missing keys have the default of transformers. `objective` must be supported by the class; with
  * NULL it follows from config.json.
  *
- * Errors    STATUS_NO_INPUT; STATUS_DATA naming file, key and reason;
- *           STATUS_UNAVAILABLE for an unsupported model;
- *           STATUS_USAGE if the class does not support the objective */
+ * Errors    STATUS_NO_INPUT; STATUS_DATA naming file, key and reason; STATUS_UNAVAILABLE for an
+ *           unsupported model; STATUS_USAGE if the class does not support the objective */
 status huggingface_config_read(const char *folder, const char *objective, struct recipe *out,
                                struct huggingface_config *config);
 

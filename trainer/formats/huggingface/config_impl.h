@@ -48,6 +48,17 @@ void config_write_number(FILE *file, const char *key, double value);
 /* config_write_integer - write a line with a key and an integer. */
 void config_write_integer(FILE *file, const char *key, int64_t value);
 
+/* A number of config.json and its setting. */
+struct config_number {
+    const char *key;
+    size_t recipe_offset;
+    bool is_integer;
+};
+
+/* The soft-caps of attention scores and logits, in the order of the architecture's defaults. */
+enum { CONFIG_SOFTCAPS = 2 };
+extern const struct config_number config_softcaps[CONFIG_SOFTCAPS];
+
 /* config_read_rotary - read the attention of an architecture with rotary positions into r->model.
  *
  * Reads rope_parameters of transformers 5, or rope_theta and rope_scaling of earlier versions, and

@@ -17,7 +17,9 @@ static const struct part {
     {"norm_placement",
      offsetof(struct recipe, model.norm_placement),
      {NULL, "pre", "post", "branch", "both"}},
-    {"norm_type", offsetof(struct recipe, model.norm_type), {NULL, "layernorm", "rmsnorm"}},
+    {"norm_type",
+     offsetof(struct recipe, model.norm_type),
+     {NULL, "layernorm", "rmsnorm", "nonparametric_layernorm"}},
     {"position_embedding_type",
      offsetof(struct recipe, model.position_embedding_type),
      {NULL, "learned", "sinusoidal", "rotary", "none"}},
@@ -25,11 +27,7 @@ static const struct part {
 };
 
 /* Numbers and counts of parts. The value 0 means none and is not written. */
-static const struct number {
-    const char *key;
-    size_t recipe_offset;
-    bool is_integer;
-} numbers[] = {
+static const struct config_number numbers[] = {
     {"sliding_window", offsetof(struct recipe, model.sliding_window), true},
     {"sliding_window_pattern", offsetof(struct recipe, model.sliding_window_pattern), true},
     {"no_rope_layer_interval", offsetof(struct recipe, model.no_rope_layer_interval), true},
@@ -39,11 +37,14 @@ static const struct number {
     {"attention_multiplier", offsetof(struct recipe, model.attention_multiplier), false},
     {"residual_multiplier", offsetof(struct recipe, model.residual_multiplier), false},
     {"logits_scaling", offsetof(struct recipe, model.logits_scaling), false},
+};
+
+const struct config_number config_softcaps[CONFIG_SOFTCAPS] = {
     {"attn_logit_softcapping", offsetof(struct recipe, model.attn_logit_softcapping), false},
     {"final_logit_softcapping", offsetof(struct recipe, model.final_logit_softcapping), false},
 };
 
-static status read_number(const struct config_document *c, const struct number *number,
+static status read_number(const struct config_document *c, const struct config_number *number,
                           struct recipe *r)
 {
     void *setting = (char *)r + number->recipe_offset;
@@ -51,7 +52,7 @@ static status read_number(const struct config_document *c, const struct number *
                               : config_read_number(c, number->key, 0, setting);
 }
 
-static void write_number(FILE *file, const struct number *number, const struct recipe *r)
+static void write_number(FILE *file, const struct config_number *number, const struct recipe *r)
 {
     const void *setting = (const char *)r + number->recipe_offset;
     if (number->is_integer && *(const int64_t *)setting != 0) {
@@ -83,6 +84,9 @@ status config_read_parts(const struct config_document *c, struct recipe *r)
     for (int i = 0; i < COUNT(numbers); i++) {
         TRY(read_number(c, &numbers[i], r));
     }
+    for (int i = 0; i < CONFIG_SOFTCAPS; i++) {
+        TRY(read_number(c, &config_softcaps[i], r));
+    }
     return config_read_boolean(c, "gated_linear_unit", false, &r->model.gated_linear_unit);
 }
 
@@ -95,6 +99,9 @@ void config_write_parts(FILE *file, const struct recipe *r)
     }
     for (int i = 0; i < COUNT(numbers); i++) {
         write_number(file, &numbers[i], r);
+    }
+    for (int i = 0; i < CONFIG_SOFTCAPS; i++) {
+        write_number(file, &config_softcaps[i], r);
     }
     fprintf(file, "  \"gated_linear_unit\": %s,\n", r->model.gated_linear_unit ? "true" : "false");
 }

@@ -10,10 +10,11 @@
 #include "trainer/formats/huggingface/config_impl.h"
 
 enum {
-    IS_LINEAR = 1 << ROPE_LINEAR,
-    IS_LLAMA3 = 1 << ROPE_LLAMA3,
-    IS_YARN = 1 << ROPE_YARN,
-    IS_DYNAMIC = 1 << ROPE_DYNAMIC
+    IS_LINEAR = 1 << ROTARY_LINEAR,
+    IS_LLAMA3 = 1 << ROTARY_LLAMA3,
+    IS_YARN = 1 << ROTARY_YARN,
+    IS_DYNAMIC = 1 << ROTARY_DYNAMIC,
+    IS_LONGROPE = 1 << ROTARY_LONGROPE
 };
 
 /* Numbers of rope_parameters, and the types that have them. A number without a default value is
@@ -27,11 +28,22 @@ static const struct {
 } rope_numbers[] = {
     {"factor", offsetof(struct recipe, model.rope_factor),
      IS_LINEAR | IS_LLAMA3 | IS_YARN | IS_DYNAMIC, true, 0},
+    {"factor", offsetof(struct recipe, model.rope_factor), IS_LONGROPE, false, 0},
     {"low_freq_factor", offsetof(struct recipe, model.rope_low_freq_factor), IS_LLAMA3, true, 0},
     {"high_freq_factor", offsetof(struct recipe, model.rope_high_freq_factor), IS_LLAMA3, true, 0},
     {"beta_fast", offsetof(struct recipe, model.rope_beta_fast), IS_YARN, false, 32},
     {"beta_slow", offsetof(struct recipe, model.rope_beta_slow), IS_YARN, false, 1},
-    {"attention_factor", offsetof(struct recipe, model.rope_attention_factor), IS_YARN, false, 0},
+    {"attention_factor", offsetof(struct recipe, model.rope_attention_factor),
+     IS_YARN | IS_LONGROPE, false, 0},
+};
+
+/* Lists of rope_parameters with the type longrope. */
+static const struct {
+    const char *name;
+    size_t setting;
+} rope_lists[] = {
+    {"short_factor", offsetof(struct recipe, model.rope_short_factor)},
+    {"long_factor", offsetof(struct recipe, model.rope_long_factor)},
 };
 
 enum { ROPE_NUMBERS = COUNT(rope_numbers) };
@@ -40,9 +52,9 @@ static const char rotary_factor_key[] = "partial_rotary_factor";
 static const char full_attention[] = "full_attention", sliding_attention[] = "sliding_attention";
 
 /* Returns whether the type has original_max_position_embeddings. */
-static bool has_original_positions(enum recipe_rope_type type)
+static bool has_original_positions(enum rotary_kind type)
 {
-    return type == ROPE_LLAMA3 || type == ROPE_YARN;
+    return type == ROTARY_LLAMA3 || type == ROTARY_YARN || type == ROTARY_LONGROPE;
 }
 
 /* Refuses keys that change YaRN in families that Bireme does not have. */
@@ -58,18 +70,48 @@ static status check_yarn(const struct config_document *c)
     return STATUS_OK;
 }
 
-static status read_rope_type(const struct config_document *c, struct recipe *r)
+/* Reads the factors of LongRoPE. The default of `factor` is the ratio of the two lengths. */
+static status read_longrope(const struct config_document *c, struct recipe *r)
+{
+    char text[TEXT_NUMBER_BYTES];
+    for (int i = 0; i < COUNT(rope_lists); i++) {
+        const json_t *list = config_get_field(c, rope_lists[i].name);
+        char *out = (char *)r + rope_lists[i].setting;
+        size_t used = 0, count = json_array_size(list);
+        REQUIRE(count > 0 && count <= RECIPE_ROPE_FACTORS_MAX, STATUS_DATA,
+                "%s: longrope: %s is not a list of 1 to %d numbers", c->path, rope_lists[i].name,
+                RECIPE_ROPE_FACTORS_MAX);
+        for (size_t j = 0; j < count; j++) {
+            const json_t *number = json_array_get(list, j);
+            REQUIRE(json_is_number(number) && json_number_value(number) > 0, STATUS_DATA,
+                    "%s: longrope: entry %zu of %s is not a number above 0", c->path, j,
+                    rope_lists[i].name);
+            used += (size_t)snprintf(out + used, RECIPE_ROPE_LIST_BYTES - used, "%s%s",
+                                     j > 0 ? ", " : "",
+                                     text_from_number(json_number_value(number), text));
+        }
+    }
+    if (!(r->model.rope_factor > 0)) {
+        double ratio = (double)r->model.max_position_embeddings;
+        ratio /= (double)r->model.rope_original_positions;
+        r->model.rope_factor = ratio > 1 ? ratio : 1;
+    }
+    return STATUS_OK;
+}
+
+static status read_rope_type(const struct config_document *c, int64_t original_positions,
+                             struct recipe *r)
 {
     const char *name, *name_before_v5;
     TRY(config_read_string(c, "type", "default", &name_before_v5));
     TRY(config_read_string(c, "rope_type", name_before_v5, &name));
-    enum recipe_rope_type type = ROPE_DEFAULT;
-    while (type < ROPE_DYNAMIC && strcmp(name, recipe_rope_type_name(type)) != 0) {
+    enum rotary_kind type = ROTARY_PLAIN;
+    while (type < ROTARY_LONGROPE && strcmp(name, recipe_rope_type_name(type)) != 0) {
         type++;
     }
     REQUIRE(strcmp(name, recipe_rope_type_name(type)) == 0, STATUS_UNAVAILABLE,
-            "%s: the rope_type %.60s is not supported; default, linear, llama3, yarn and dynamic "
-            "are",
+            "%s: the rope_type %.60s is not supported; default, linear, llama3, yarn, dynamic and "
+            "longrope are",
             c->path, name);
     r->model.rope_type = type;
     for (int i = 0; i < ROPE_NUMBERS; i++) {
@@ -84,13 +126,13 @@ static status read_rope_type(const struct config_document *c, struct recipe *r)
     if (!has_original_positions(type)) {
         return STATUS_OK;
     }
-    TRY(type == ROPE_YARN ? check_yarn(c) : STATUS_OK);
-    TRY(config_read_integer(c, rope_positions_key, r->model.max_position_embeddings,
+    TRY(type == ROTARY_YARN ? check_yarn(c) : STATUS_OK);
+    TRY(config_read_integer(c, rope_positions_key, original_positions,
                             &r->model.rope_original_positions));
     REQUIRE(r->model.rope_original_positions > 0, STATUS_DATA,
             "%s: %s is %" PRId64 "; it must be above 0", c->path, rope_positions_key,
             r->model.rope_original_positions);
-    return STATUS_OK;
+    return type == ROTARY_LONGROPE ? read_longrope(c, r) : STATUS_OK;
 }
 
 /* Every layer must have full attention. Newer versions of transformers list the kinds. */
@@ -180,20 +222,11 @@ static status read_pattern(const struct config_document *c,
                          architecture->pattern.global_first, pattern);
 }
 
-/* The soft-caps of attention scores and logits, in the order of the architecture's defaults. */
-static const struct {
-    const char *name;
-    size_t setting;
-} softcaps[] = {
-    {"attn_logit_softcapping", offsetof(struct recipe, model.attn_logit_softcapping)},
-    {"final_logit_softcapping", offsetof(struct recipe, model.final_logit_softcapping)},
-};
-
 static status read_softcaps(const struct config_document *c,
                             const struct huggingface_architecture *architecture, struct recipe *r)
 {
-    for (int i = 0; i < COUNT(softcaps); i++) {
-        const char *key = softcaps[i].name;
+    for (int i = 0; i < CONFIG_SOFTCAPS; i++) {
+        const char *key = config_softcaps[i].key;
         bool is_null = json_is_null(json_object_get(c->document, key));
         double value;
         TRY(config_read_number(c, key, is_null ? 0 : architecture->softcaps[i], &value));
@@ -201,20 +234,20 @@ static status read_softcaps(const struct config_document *c,
                 "%s: %s is not supported; only null is", c->path, key);
         REQUIRE(value > 0 || config_get_field(c, key) == NULL, STATUS_DATA,
                 "%s: %s is %g; it must be above 0", c->path, key, value);
-        memcpy((char *)r + softcaps[i].setting, &value, sizeof value);
+        memcpy((char *)r + config_softcaps[i].recipe_offset, &value, sizeof value);
     }
     return STATUS_OK;
 }
 
 static void write_softcaps(FILE *file, const struct recipe *r)
 {
-    for (int i = 0; i < COUNT(softcaps); i++) {
+    for (int i = 0; i < CONFIG_SOFTCAPS; i++) {
         double value;
-        memcpy(&value, (const char *)r + softcaps[i].setting, sizeof value);
+        memcpy(&value, (const char *)r + config_softcaps[i].recipe_offset, sizeof value);
         if (value > 0) {
-            config_write_number(file, softcaps[i].name, value);
+            config_write_number(file, config_softcaps[i].key, value);
         } else {
-            fprintf(file, "  \"%s\": null,\n", softcaps[i].name);
+            fprintf(file, "  \"%s\": null,\n", config_softcaps[i].key);
         }
     }
 }
@@ -224,12 +257,14 @@ static status read_rope_object(const struct config_document *c, const json_t *ob
                                const char *name, struct recipe *r)
 {
     struct config_document nested = *c;
+    int64_t original; /* Phi-3 has the key outside of rope_parameters */
     REQUIRE(json_is_object(object), STATUS_DATA, "%s: %s is not an object", c->path, name);
+    TRY(config_read_integer(c, rope_positions_key, r->model.max_position_embeddings, &original));
     nested.document = (json_t *)object;
     TRY(config_read_number(&nested, "rope_theta", r->model.rope_theta, &r->model.rope_theta));
     TRY(config_read_number(&nested, rotary_factor_key, r->model.partial_rotary_factor,
                            &r->model.partial_rotary_factor));
-    return read_rope_type(&nested, r);
+    return read_rope_type(&nested, original, r);
 }
 
 /* Refuses settings of the rotary positions that this architecture does not have. */
@@ -238,9 +273,11 @@ static status check_rope(const struct config_document *c,
                          const struct recipe *r)
 {
     double factor = r->model.partial_rotary_factor;
-    REQUIRE(!architecture->has_default_rope || r->model.rope_type == ROPE_DEFAULT,
-            STATUS_UNAVAILABLE, "%s: the rope_type %s of %s is not supported; default is", c->path,
-            recipe_rope_type_name(r->model.rope_type), architecture->model_type);
+    bool is_longrope = architecture->has_longrope && r->model.rope_type == ROTARY_LONGROPE;
+    REQUIRE(!architecture->has_default_rope || r->model.rope_type == ROTARY_PLAIN || is_longrope,
+            STATUS_UNAVAILABLE, "%s: the rope_type %s of %s is not supported; default%s", c->path,
+            recipe_rope_type_name(r->model.rope_type), architecture->model_type,
+            architecture->has_longrope ? " and longrope are" : " is");
     REQUIRE(architecture->rotary_factor > 0 || !(factor > 0) || factor == 1, STATUS_UNAVAILABLE,
             "%s: %s %g of %s is not supported; 1 is", c->path, rotary_factor_key, factor,
             architecture->model_type);
@@ -373,7 +410,7 @@ static void write_no_rope_layers(FILE *file, const struct recipe *r)
 void config_write_rotary(FILE *file, const struct huggingface_architecture *architecture,
                          const struct recipe *r)
 {
-    enum recipe_rope_type type = r->model.rope_type;
+    enum rotary_kind type = r->model.rope_type;
     char text[TEXT_NUMBER_BYTES];
     const char *base = architecture->rope_bases[0].key;
     config_write_number(file, base != NULL ? base : "rope_theta", r->model.rope_theta);
@@ -393,7 +430,7 @@ void config_write_rotary(FILE *file, const struct huggingface_architecture *arch
     if (architecture->has_no_rope_layers) {
         write_no_rope_layers(file, r);
     }
-    if (type == ROPE_DEFAULT) {
+    if (type == ROTARY_PLAIN) {
         return;
     }
     fprintf(file, "  \"rope_scaling\": {\"rope_type\": \"%s\"", recipe_rope_type_name(type));
@@ -407,5 +444,12 @@ void config_write_rotary(FILE *file, const struct huggingface_architecture *arch
     if (has_original_positions(type)) {
         fprintf(file, ", \"%s\": %" PRId64, rope_positions_key, r->model.rope_original_positions);
     }
+    for (int i = 0; i < COUNT(rope_lists) && type == ROTARY_LONGROPE; i++) {
+        fprintf(file, ", \"%s\": [%s]", rope_lists[i].name,
+                (const char *)r + rope_lists[i].setting);
+    }
     fprintf(file, "},\n");
+    if (architecture->has_longrope) { /* Phi3Config has the key outside of rope_scaling too */
+        config_write_integer(file, rope_positions_key, r->model.rope_original_positions);
+    }
 }

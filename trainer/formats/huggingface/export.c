@@ -1,6 +1,6 @@
 /* Exports a checkpoint. Tensors are copied block by block to model.safetensors in the order of the
  * model. As in transformers, a tied output matrix is omitted. */
-#include <inttypes.h>
+#include <errno.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,6 +8,7 @@
 
 #include "base/file.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "base/staged_folder.h"
 #include "datasets/chat/chat.h"
 #include "datasets/tokenizer/tokenizer.h"
@@ -17,6 +18,7 @@
 #include "trainer/formats/huggingface/huggingface.h"
 #include "trainer/formats/huggingface/json_file.h"
 #include "trainer/formats/huggingface/pad_token.h"
+#include "trainer/formats/huggingface/tensor_aliases.h"
 #include "trainer/setup/derive.h"
 #include "trainer/setup/objective_spec.h"
 #include "trainer/setup/session.h"
@@ -39,8 +41,7 @@ static bool has_encoder(const struct export_job *ex)
     return recipe_architecture_is_encoder(family) || recipe_architecture_has_decoder(family);
 }
 
-/* Chooses the pad token of a decoder with a head. A new one may need another row of the
- * embedding. */
+/* Chooses the pad token of a decoder with a head. A new token may need another embedding row. */
 static status choose_pad_token(struct export_job *ex)
 {
     const struct export_source *source = &ex->source;
@@ -83,8 +84,8 @@ static status write_extra_rows(const struct export_job *ex, int index,
                                struct safetensors_writer *writer)
 {
     int64_t elements = count_extra_rows(ex, index) * ex->source.parameters[index].whole_columns;
-    float *zeros = calloc((size_t)elements + 1, sizeof *zeros);
-    REQUIRE(zeros != NULL, STATUS_INTERNAL, "out of memory for the pad token");
+    float *zeros = NULL;
+    TRY(ALLOCATE(zeros, elements + 1, "the pad token"));
     status result = safetensors_write(writer, zeros, elements);
     free(zeros);
     return result;
@@ -97,15 +98,41 @@ static status write_tensor(struct export_job *ex, int index, float *buffer,
     return count_extra_rows(ex, index) > 0 ? write_extra_rows(ex, index, writer) : STATUS_OK;
 }
 
+/* Returns the number of copies of the token table in the file. For BART and mBART with an untied
+ * output matrix, transformers reads one copy for each stack. */
+static int count_stack_tables(const struct export_job *ex)
+{
+    const struct huggingface_architecture *architecture = ex->source.architecture;
+    bool ties_always = architecture->architecture == ARCHITECTURE_T5;
+    bool has_copies = architecture->has_stack_tables && !ties_always && !ex->source.adapters_only &&
+                      !ex->source.recipe.model.tie_word_embeddings;
+    return has_copies ? TENSOR_ALIASES_STACKS : 0;
+}
+
+/* Returns the index of the parameter that a tensor of the file contains. The copies of the token
+ * table are the last tensors. */
+static int get_parameter_index(const struct export_job *ex, int tensor)
+{
+    int index = tensor < ex->source.count ? tensor : 0;
+    while (tensor >= ex->source.count && ex->source.parameters[index].role != MODEL_TOKEN_TABLE) {
+        index++;
+    }
+    return index;
+}
+
 static status write_tensors(struct export_job *ex, struct safetensors_writer *writer)
 {
-    float *buffer = malloc((size_t)CHECKPOINT_READ_ELEMENTS * sizeof *buffer);
-    REQUIRE(buffer != NULL, STATUS_INTERNAL, "out of memory while exporting %s",
-            ex->source.found.folder);
+    float *buffer = NULL;
+    TRY(ALLOCATE(buffer, CHECKPOINT_READ_ELEMENTS, ex->source.found.folder));
     status result = STATUS_OK;
     for (int i = 0; i < ex->source.count && result == STATUS_OK; i++) {
         result = write_tensor(ex, i, buffer, writer);
     }
+    struct fingerprint sums = ex->source.sums; /* without the copies */
+    for (int i = 0; i < count_stack_tables(ex) && result == STATUS_OK; i++) {
+        result = write_tensor(ex, get_parameter_index(ex, ex->source.count + i), buffer, writer);
+    }
+    ex->source.sums = sums;
     free(buffer);
     return result;
 }
@@ -128,33 +155,46 @@ static void make_tensor_name(const struct export_job *ex, const char *name,
              stripped);
 }
 
+/* Sets the name and the shape of a tensor in the file. */
+static void describe_tensor(const struct export_job *ex, int tensor,
+                            char name[HUGGINGFACE_NAME_BYTES], struct safetensors_shape *shape)
+{
+    const struct export_source *source = &ex->source;
+    int index = get_parameter_index(ex, tensor);
+    const struct model_parameter *p = &source->parameters[index];
+    if (tensor >= source->count) {
+        snprintf(name, HUGGINGFACE_NAME_BYTES, "%s%s", source->architecture->prefix,
+                 tensor_aliases_stack_tables[tensor - source->count]);
+    } else if (source->adapters_only) {
+        adapter_export_name(source->architecture, &source->config, p, name);
+    } else {
+        make_tensor_name(ex, p->name, name);
+    }
+    *shape = (struct safetensors_shape){.name = name, .dimensions = p->dimensions};
+    huggingface_tensor_shape(p, shape->shape);
+    if (huggingface_is_row(p)) {
+        *shape = (struct safetensors_shape){
+            .name = name, .dimensions = 2, .shape = {1, shape->shape[0]}};
+    }
+    shape->shape[0] += count_extra_rows(ex, index);
+}
+
 static status write_weights(struct export_job *ex)
 {
     char path[FILE_PATH_BYTES];
     struct safetensors_writer *writer = NULL;
+    struct safetensors_shape *shapes = NULL;
+    char(*names)[HUGGINGFACE_NAME_BYTES] = NULL;
+    int count = ex->source.count + count_stack_tables(ex);
+    status result = STATUS_OK;
     TRY(file_join(path, ex->folder.path,
                   ex->source.adapters_only ? "adapter_model.safetensors" : "model.safetensors"));
-    struct safetensors_shape *shapes = calloc((size_t)ex->source.count, sizeof *shapes);
-    char(*names)[HUGGINGFACE_NAME_BYTES] = calloc((size_t)ex->source.count, sizeof *names);
-    status result = STATUS_OK;
-    REQUIRE_GOTO(result, done, shapes != NULL && names != NULL, STATUS_INTERNAL,
-                 "out of memory for %d tensors", ex->source.count);
-    for (int i = 0; i < ex->source.count; i++) {
-        make_tensor_name(ex, ex->source.parameters[i].name, names[i]);
-        if (ex->source.adapters_only) {
-            adapter_export_name(ex->source.architecture, &ex->source.config,
-                                &ex->source.parameters[i], names[i]);
-        }
-        shapes[i].name = names[i];
-        shapes[i].dimensions = ex->source.parameters[i].dimensions;
-        huggingface_tensor_shape(&ex->source.parameters[i], shapes[i].shape);
-        if (huggingface_is_row(&ex->source.parameters[i])) {
-            shapes[i] = (struct safetensors_shape){
-                .name = names[i], .dimensions = 2, .shape = {1, shapes[i].shape[0]}};
-        }
-        shapes[i].shape[0] += count_extra_rows(ex, i);
+    TRY_GOTO(result, done, ALLOCATE(shapes, count, "tensors"));
+    TRY_GOTO(result, done, ALLOCATE(names, count, "tensors"));
+    for (int i = 0; i < count; i++) {
+        describe_tensor(ex, i, names[i], &shapes[i]);
     }
-    TRY_GOTO(result, done, safetensors_create(path, ex->dtype, shapes, ex->source.count, &writer));
+    TRY_GOTO(result, done, safetensors_create(path, ex->dtype, shapes, count, &writer));
     result = write_tensors(ex, writer);
     KEEP_FIRST(result, safetensors_finish(&writer));
 done:
@@ -182,7 +222,7 @@ static struct huggingface_special_tokens get_special_tokens(const struct export_
     if (ex->source.tokenizer != NULL) {
         bool encoder = has_encoder(ex);
         struct tokenizer_specials specials = tokenizer_get_specials(ex->source.tokenizer);
-        tokens.eos = tokenizer_eos(ex->source.tokenizer);
+        tokens.eos = tokenizer_eos(tokenizer_target(ex->source.tokenizer));
         int32_t begin = tokenizer_bos(ex->source.tokenizer);
         tokens.bos = encoder && tokens.eos >= 0 ? specials.cls : begin >= 0 ? begin : tokens.eos;
         tokens.pad = ex->pad.text[0] != '\0' ? ex->pad.id : encoder ? specials.pad : -1;
@@ -237,7 +277,7 @@ static status add_tokens(const struct export_job *ex, json_t *config)
 {
     struct huggingface_special_tokens tokens = get_special_tokens(ex);
     TRY(add_token(ex, config, "bos_token", tokens.bos));
-    TRY(add_token(ex, config, "eos_token", tokens.eos));
+    TRY(add_token(ex, config, "eos_token", tokenizer_eos(ex->source.tokenizer)));
     if (has_encoder(ex)) {
         struct tokenizer_specials specials = tokenizer_get_specials(ex->source.tokenizer);
         TRY(add_token(ex, config, "cls_token", specials.cls));
@@ -250,7 +290,7 @@ static status add_tokens(const struct export_job *ex, json_t *config)
 }
 
 /* Writes tokenizer_config.json, which AutoTokenizer requires besides tokenizer.json. transformers
- * reads tokenizer.model with the class of Llama, and spiece.model with that of T5. */
+ * reads tokenizer.model with the class of Llama, and spiece.model with the class of T5. */
 static status write_tokenizer_config(const struct export_job *ex)
 {
     struct model_config model = derive_model_config(&ex->source.recipe, ex->source.vocabulary);
@@ -386,11 +426,12 @@ static status write_adapter_config(const struct export_job *ex)
     char path[FILE_PATH_BYTES];
     TRY(file_join(path, ex->folder.path, "adapter_config.json"));
     FILE *file = fopen(path, "w");
-    REQUIRE(file != NULL, STATUS_CREATE, "cannot create %s", path);
+    REQUIRE(file != NULL, status_from_errno(errno, STATUS_CREATE, STATUS_CREATE),
+            "cannot create %s: %s", path, strerror(errno));
     status result = adapter_export_write_config(&ex->source.recipe, &ex->source.config,
                                                 ex->source.parameters, ex->source.count, file);
     bool closed = fclose(file) == 0;
-    REQUIRE(closed, STATUS_WRITE, "cannot write %s", path);
+    REQUIRE(closed, STATUS_WRITE, "cannot write %s: %s", path, strerror(errno));
     return result;
 }
 
@@ -408,9 +449,10 @@ static status write_folder(struct export_job *ex)
 static int64_t count_elements(const struct export_job *ex)
 {
     int64_t elements = 0;
-    for (int i = 0; i < ex->source.count; i++) {
-        int64_t rows = ex->source.parameters[i].whole_rows + count_extra_rows(ex, i);
-        elements += rows * ex->source.parameters[i].whole_columns;
+    for (int i = 0; i < ex->source.count + count_stack_tables(ex); i++) {
+        int index = get_parameter_index(ex, i);
+        const struct model_parameter *p = &ex->source.parameters[index];
+        elements += (p->whole_rows + count_extra_rows(ex, index)) * p->whole_columns;
     }
     return elements;
 }
@@ -425,8 +467,9 @@ static status export_folder(struct export_job *ex, const char *checkpoint, const
             "--adapter",
             recipe_architecture_name(family));
     TRY(choose_pad_token(ex));
-    *summary = (struct huggingface_summary){count_elements(ex), ex->source.count, 1,
-                                            ex->source.tokenizer != NULL};
+    *summary =
+        (struct huggingface_summary){count_elements(ex), ex->source.count + count_stack_tables(ex),
+                                     1, ex->source.tokenizer != NULL};
     double bytes = (double)summary->parameters * (ex->dtype == SAFETENSORS_BF16 ? 2 : 4);
     TRY(staged_folder_create(output, bytes, &ex->folder));
     return staged_folder_finish(&ex->folder, write_folder(ex));
@@ -437,8 +480,8 @@ status huggingface_export(const char *checkpoint, const char *output, enum safet
 {
     REQUIRE(!file_exists(output), STATUS_CREATE,
             "%s already exists; name a folder that does not exist", output);
-    struct export_job *ex = calloc(1, sizeof *ex);
-    REQUIRE(ex != NULL, STATUS_INTERNAL, "out of memory while exporting %s", checkpoint);
+    struct export_job *ex = NULL;
+    TRY(ALLOCATE(ex, 1, checkpoint));
     ex->dtype = dtype;
     status result = export_folder(ex, checkpoint, output, adapter, summary);
     KEEP_FIRST(result, export_source_close(&ex->source));

@@ -26,8 +26,7 @@ static status resolve_checkpoint(const char *checkpoint, struct checkpoint_info 
     return result;
 }
 
-/* Opens the checkpoint; the recipe of a checkpoint of adapters contains the path of its base
- * model. */
+/* Opens the checkpoint; the recipe of an adapter checkpoint contains the path of its base model. */
 static status open_readers(struct export_source *source)
 {
     bool has_adapters = source->recipe.adapter.type != ADAPTER_NONE;
@@ -54,7 +53,7 @@ static status read_vocabulary(struct export_source *source)
             source->found.folder, recipe_architecture_name(source->recipe.model.architecture),
             huggingface_architecture_names(names));
     const struct manifest *m = checkpoint_reader_manifest(source->reader);
-    const char *name = architecture->aliases[0].ours;
+    const char *name = huggingface_table_name(architecture, &source->recipe, false);
     const struct manifest_tensor *embedding = manifest_find_tensor(m, "model", name);
     REQUIRE(embedding != NULL, STATUS_CHECKPOINT, "%s holds no %s", source->found.folder, name);
     source->architecture = architecture;

@@ -36,9 +36,9 @@ typedef status (*export_sink)(void *user, const float *values, int64_t count);
 /* export_source_open - open a checkpoint for an export. The checkpoint is verified first.
  *
  * Memory    the caller calls export_source_close, also after an error
- * Errors    those of checkpoint_resolve; STATUS_UNAVAILABLE if the architecture cannot be exported;
- *           STATUS_USAGE if adapters_only and there are no adapters; STATUS_CHECKPOINT naming a
- *           tensor */
+ * Errors    as checkpoint_resolve; STATUS_UNAVAILABLE if the architecture cannot be
+ *           exported; STATUS_USAGE if adapters_only and there are no adapters; STATUS_CHECKPOINT
+ *           naming a tensor */
 status export_source_open(struct export_source *source, const char *checkpoint, bool adapters_only);
 
 /* export_source_close - free everything that export_source_open has allocated. */
@@ -48,12 +48,12 @@ status export_source_close(struct export_source *source);
  * the values of a file of transformers. Adapters are merged.
  *
  * Shapes    buffer [CHECKPOINT_READ_ELEMENTS], working memory
- * Errors    STATUS_CHECKPOINT naming file and tensor; those of the sink */
+ * Errors    STATUS_CHECKPOINT naming file and tensor; errors of the sink */
 status export_source_read(struct export_source *source, int index, float *buffer, export_sink sink,
                           void *user);
 
 /* export_source_check_base - check that the adapters were merged into the base weights that they
  * were trained with. Call it after all parameters have been read.
  *
- * Errors    those of adapter_base_check */
+ * Errors    as adapter_base_check */
 status export_source_check_base(const struct export_source *source);

@@ -40,7 +40,7 @@ bool huggingface_is_adapter_folder(const char *folder);
  * `base` is the checkpoint of the base model; with NULL, the path in adapter_config.json is used.
  * Tensors of the head that are missing in the folder are copied from the base model.
  *
- * Errors    those of huggingface_import; STATUS_USAGE if there is no base model */
+ * Errors    as huggingface_import; STATUS_USAGE if there is no base model */
 status huggingface_import_adapter(const char *folder, const char *base, const char *output,
                                   struct recipe *recipe, struct huggingface_summary *summary);
 
@@ -51,6 +51,6 @@ status huggingface_import_adapter(const char *folder, const char *base, const ch
  *
  * Numerics  SAFETENSORS_F32: the same bits; SAFETENSORS_BF16: rounded to nearest even; merges are
  *           summed in double precision and rounded once
- * Errors    those of checkpoint_resolve; STATUS_CREATE if output exists; STATUS_WRITE */
+ * Errors    as checkpoint_resolve; STATUS_CREATE if output exists; STATUS_WRITE */
 status huggingface_export(const char *checkpoint, const char *output, enum safetensors_dtype dtype,
                           bool adapter, struct huggingface_summary *summary);

@@ -30,12 +30,12 @@ struct huggingface_import_job {
     void *fill_context;  /* for fill_missing */
     char *const *tokens; /* [token_count] special tokens to add */
     int token_count;
-    float **new_rows; /* [count] rows after those of the file (added_tokens.h); NULL: none */
+    float **new_rows; /* [count] rows after the file's rows (added_tokens.h); NULL: none */
 };
 
 /* huggingface_import_open_file - open a file of the folder and append it to files.
  *
- * Errors    those of safetensors_open */
+ * Errors    as safetensors_open */
 status huggingface_import_open_file(struct huggingface_import_job *job, const char *name);
 
 /* huggingface_import_check_tensor - check shape and dtype of the tensor found for a parameter.

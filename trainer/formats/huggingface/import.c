@@ -22,6 +22,7 @@
 #include "trainer/formats/huggingface/added_tokens.h"
 #include "trainer/formats/huggingface/huggingface_impl.h"
 #include "trainer/formats/huggingface/json_file.h"
+#include "trainer/formats/huggingface/tensor_aliases.h"
 #include "trainer/model/architecture.h"
 #include "trainer/setup/derive.h"
 #include "trainer/setup/session.h"
@@ -29,12 +30,23 @@
 static const char weights_name[] = "model.safetensors";
 static const char index_name[] = "model.safetensors.index.json";
 static const size_t index_limit_bytes = (size_t)64 << 20;
-enum { COMPARE_ELEMENTS = 1 << 16 };
 
 const char *const huggingface_tokenizer_files[] = {
-    "tokenizer.json",        "tokenizer.model",         "spiece.model", "source.spm", "target.spm",
-    "tokenizer_config.json", "special_tokens_map.json", "vocab.json",   "merges.txt", "vocab.txt",
-    "chat_template.jinja",   "generation_config.json",  NULL,
+    "tokenizer.json",
+    "tokenizer.model",
+    "spiece.model",
+    "source.spm",
+    "target.spm",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "vocab.json",
+    "merges.txt",
+    "vocab.txt",
+    "chat_template.jinja",
+    "generation_config.json",
+    "target_vocab.json",
+    "target_tokenizer.json",
+    NULL,
 };
 
 /* ---- files ---- */
@@ -152,20 +164,6 @@ status huggingface_import_check_tensor(const struct huggingface_tensor_source *s
     return STATUS_OK;
 }
 
-/* Returns the second name of a tied or renamed tensor; NULL if there is none. */
-static const char *get_alias(const struct huggingface_import_job *job, const char *name)
-{
-    const struct huggingface_architecture *architecture = job->config.architecture;
-    bool tied = job->recipe->model.tie_word_embeddings;
-    for (int i = tied ? 0 : 1; i < HUGGINGFACE_ALIASES_MAX && architecture->aliases[i].ours != NULL;
-         i++) {
-        if (strcmp(architecture->aliases[i].ours, name) == 0) {
-            return architecture->aliases[i].theirs;
-        }
-    }
-    return NULL;
-}
-
 /* Finds a tensor under all its spellings: the name, without prefix, with the prefix of its class,
  * and as in early files. Only one of them may exist. */
 static status find_any_spelling(const struct huggingface_import_job *job, const char *name,
@@ -194,7 +192,7 @@ static status find_any_spelling(const struct huggingface_import_job *job, const 
 static status find_parameter(const struct huggingface_import_job *job,
                              const struct model_parameter *p, struct huggingface_tensor_source *out)
 {
-    const char *alias = get_alias(job, p->name);
+    const char *alias = tensor_aliases_find(job, p->name);
     bool is_alias_first = alias != NULL && !job->recipe->model.tie_word_embeddings;
     if (is_alias_first) {
         TRY(find_tensor(job, alias, out));
@@ -213,67 +211,25 @@ static status find_parameter(const struct huggingface_import_job *job,
     return huggingface_import_check_tensor(out, p);
 }
 
-static bool is_parameter(const struct huggingface_import_job *job, const char *name)
+/* Adds a name to a set, without the prefix of the class. */
+static status add_name(const struct huggingface_import_job *job, const char *name, json_t *names)
 {
-    const struct huggingface_architecture *architecture = job->config.architecture;
-    const char *stripped = huggingface_strip_prefix(architecture, name);
-    for (int i = 0; i < job->count; i++) {
-        char legacy[MODEL_NAME_BYTES];
-        const char *ours = job->parameters[i].name;
-        if (strcmp(huggingface_strip_prefix(architecture, ours), stripped) == 0 ||
-            (huggingface_legacy_name(ours, legacy) &&
-             strcmp(huggingface_strip_prefix(architecture, legacy), stripped) == 0)) {
-            return true;
-        }
-    }
-    return false;
-}
-
-/* Compares two tied tensors bit by bit, because they must be one tensor. */
-static status check_tied(const struct huggingface_tensor_source *source,
-                         const struct huggingface_tensor_source *alias)
-{
-    int64_t elements = source->tensor->elements;
-    bool equal = alias->tensor->elements == elements;
-    float *a = malloc(2 * (size_t)COMPARE_ELEMENTS * sizeof *a);
-    REQUIRE(a != NULL, STATUS_INTERNAL, "out of memory while comparing %s", alias->tensor->name);
-    float *b = a + COMPARE_ELEMENTS;
-    status result = STATUS_OK;
-    for (int64_t offset = 0; offset < elements && equal && result == STATUS_OK;
-         offset += COMPARE_ELEMENTS) {
-        int64_t left = elements - offset, n = left < COMPARE_ELEMENTS ? left : COMPARE_ELEMENTS;
-        result = safetensors_read(source->file, source->tensor, offset, n, a);
-        KEEP_FIRST(result, safetensors_read(alias->file, alias->tensor, offset, n, b));
-        equal = result == STATUS_OK && memcmp(a, b, (size_t)n * sizeof *a) == 0;
-    }
-    free(a);
-    TRY(result);
-    REQUIRE(
-        equal, STATUS_DATA,
-        "%s: %s differs from %s, but config.json ties them; set tie_word_embeddings to false in "
-        "config.json if they are two tensors",
-        safetensors_path(alias->file), alias->tensor->name, source->tensor->name);
+    const char *stripped = huggingface_strip_prefix(job->config.architecture, name);
+    REQUIRE(json_object_set_new(names, stripped, json_true()) == 0, STATUS_INTERNAL,
+            "out of memory for the names of %d tensors", job->count);
     return STATUS_OK;
 }
 
-/* Tests whether a tensor is the second name of a parameter. A tied one must have the same bits; an
- * untied one is not used. */
-static status check_alias(const struct huggingface_import_job *job, const struct safetensors *file,
-                          const struct safetensors_tensor *t, bool *is_alias)
+/* Lists the names of all parameters, and their names in early files, without the prefix of the
+ * class. The caller releases *names, also after an error. */
+static status list_names(const struct huggingface_import_job *job, json_t **names)
 {
-    const struct huggingface_architecture *architecture = job->config.architecture;
-    *is_alias = false;
-    for (int i = 0; i < HUGGINGFACE_ALIASES_MAX && architecture->aliases[i].ours != NULL; i++) {
-        if (strcmp(architecture->aliases[i].theirs, t->name) != 0) {
-            continue;
-        }
-        *is_alias = true;
-        for (int p = 0; p < job->count && job->recipe->model.tie_word_embeddings; p++) {
-            if (strcmp(job->parameters[p].name, architecture->aliases[i].ours) == 0) {
-                struct huggingface_tensor_source alias = {file, t};
-                return check_tied(&job->sources[p], &alias);
-            }
-        }
+    *names = json_object();
+    for (int i = 0; i < job->count; i++) {
+        char legacy[MODEL_NAME_BYTES];
+        TRY(add_name(job, job->parameters[i].name, *names));
+        TRY(huggingface_legacy_name(job->parameters[i].name, legacy) ? add_name(job, legacy, *names)
+                                                                     : STATUS_OK);
     }
     return STATUS_OK;
 }
@@ -288,13 +244,14 @@ static bool ends_with_any(const char *name, const char *const *ends, int count)
     return false;
 }
 
-static status check_unmatched(const struct huggingface_import_job *job,
+/* Checks a tensor of a file. `names` are the names of the parameters (list_names). */
+static status check_unmatched(const struct huggingface_import_job *job, const json_t *names,
                               const struct safetensors *file, const struct safetensors_tensor *t)
 {
     const struct huggingface_architecture *architecture = job->config.architecture;
     bool is_alias;
     if (ends_with_any(t->name, architecture->buffer_suffixes, HUGGINGFACE_BUFFERS_MAX) ||
-        is_parameter(job, t->name)) {
+        json_object_get(names, huggingface_strip_prefix(architecture, t->name)) != NULL) {
         return STATUS_OK;
     }
     if (ends_with_any(t->name, architecture->unused_suffixes, HUGGINGFACE_UNUSED_MAX)) {
@@ -305,7 +262,7 @@ static status check_unmatched(const struct huggingface_import_job *job,
     if (architecture->has_logits_bias && strcmp(t->name, HUGGINGFACE_LOGITS_BIAS) == 0) {
         return STATUS_OK; /* it is 0 */
     }
-    TRY(check_alias(job, file, t, &is_alias));
+    TRY(tensor_aliases_check(job, file, t, &is_alias));
     REQUIRE(is_alias, STATUS_DATA, "%s holds %s, which the %s model of config.json does not have",
             safetensors_path(file), t->name, architecture->model_type);
     return STATUS_OK;
@@ -330,26 +287,38 @@ static void warn_missing(const struct huggingface_import_job *job)
     }
 }
 
-static status match_tensors(struct huggingface_import_job *job)
+static status check_all_unmatched(const struct huggingface_import_job *job, const json_t *names)
 {
-    for (int i = 0; i < job->count; i++) {
-        TRY(find_parameter(job, &job->parameters[i], &job->sources[i]));
-    }
     for (int i = 0; i < job->file_count; i++) {
         int count;
         const struct safetensors_tensor *tensors = safetensors_tensors(job->files[i], &count);
         for (int t = 0; t < count; t++) {
-            TRY(check_unmatched(job, job->files[i], &tensors[t]));
+            TRY(check_unmatched(job, names, job->files[i], &tensors[t]));
         }
     }
+    return STATUS_OK;
+}
+
+static status match_tensors(struct huggingface_import_job *job)
+{
+    json_t *names;
+    for (int i = 0; i < job->count; i++) {
+        TRY(find_parameter(job, &job->parameters[i], &job->sources[i]));
+    }
+    status result = list_names(job, &names);
+    if (result == STATUS_OK) {
+        result = check_all_unmatched(job, names);
+    }
+    json_decref(names);
+    TRY(result);
     warn_missing(job);
     return STATUS_OK;
 }
 
 /* ---- the checkpoint ---- */
 
-/* Fills a block of a head that no file has with initial values. Heads are not transposed, so the
- * orientation in memory is that of the file. */
+/* Fills a block of a head that no file has with initial values. Heads are not transposed, so memory
+ * and file have the same orientation. */
 static status fill_initial(const struct huggingface_import_job *job, int index,
                            const int64_t offset[2], const int64_t shape[2], float *out)
 {
@@ -477,10 +446,16 @@ status huggingface_import_check_tokenizer(const struct huggingface_import_job *j
     }
     TRY(tokenizer_open(folder, &t));
     int64_t ids = tokenizer_vocab_size(t), vocabulary = job->recipe->model.vocab_size;
+    int64_t targets = tokenizer_vocab_size(tokenizer_target(t));
+    int64_t decoder = derive_decoder_vocabulary(job->recipe, vocabulary);
     TRY(tokenizer_destroy(&t));
     REQUIRE(ids <= vocabulary, STATUS_DATA,
             "%s: the tokenizer has %" PRId64 " ids, but vocab_size in config.json is %" PRId64,
             folder, ids, vocabulary);
+    REQUIRE(targets <= decoder, STATUS_DATA,
+            "%s: the tokenizer has %" PRId64 " ids of targets, but the decoder in config.json has "
+            "%" PRId64,
+            folder, targets, decoder);
     return STATUS_OK;
 }
 
@@ -506,7 +481,7 @@ static status find_output_matrix(struct huggingface_import_job *job)
 {
     struct huggingface_tensor_source source = {0};
     if (job->recipe->model.architecture == ARCHITECTURE_T5 &&
-        job->recipe->model.scale_decoder_outputs == SCALE_OUTPUTS_FALSE) {
+        job->recipe->model.scale_decoder_outputs == RECIPE_FALSE) {
         TRY(find_tensor(job, "lm_head.weight", &source));
         job->recipe->model.tie_word_embeddings = source.tensor == NULL;
     }
@@ -533,7 +508,7 @@ static status find_logits_bias(struct huggingface_import_job *job)
     return STATUS_OK;
 }
 
-/* Sets the parameters to those of the model with the recipe's vocabulary. */
+/* Sets the parameters to the parameters of the model with the recipe's vocabulary. */
 static status lay_out_model(struct huggingface_import_job *job)
 {
     int64_t elements;
@@ -551,8 +526,10 @@ static status grow_vocabulary(struct huggingface_import_job *job, int64_t ids)
     if (ids <= before) {
         return STATUS_OK;
     }
+    REQUIRE(job->recipe->model.share_encoder_decoder_embeddings, STATUS_UNAVAILABLE,
+            "%s: tokens cannot be added to a model with two token tables", job->folder);
     REQUIRE(!job->recipe->model.final_logits_bias, STATUS_UNAVAILABLE,
-            "%s: a model with %s gets no further tokens", job->folder, HUGGINGFACE_LOGITS_BIAS);
+            "%s: tokens cannot be added to a model with %s", job->folder, HUGGINGFACE_LOGITS_BIAS);
     job->recipe->model.vocab_size = ids;
     TRY(lay_out_model(job));
     TRY(ALLOCATE(job->new_rows, job->count, "new rows of the embedding"));
@@ -601,8 +578,7 @@ static status import_folder(struct huggingface_import_job *job, const char *obje
     TRY(find_output_matrix(job));
     TRY(find_logits_bias(job));
     TRY(lay_out_model(job));
-    job->sources = calloc((size_t)job->count, sizeof *job->sources);
-    REQUIRE(job->sources != NULL, STATUS_INTERNAL, "out of memory for %d tensors", job->count);
+    TRY(ALLOCATE(job->sources, job->count, "tensors"));
     TRY(match_tensors(job));
     for (int i = 0; i < job->count; i++) {
         summary->parameters += job->parameters[i].whole_rows * job->parameters[i].whole_columns;
@@ -640,8 +616,8 @@ status huggingface_import(const char *folder, const char *objective, const char 
             "there is no folder %s; download models of the Hugging Face Hub first", folder);
     REQUIRE(!file_exists(output), STATUS_CREATE,
             "%s already exists; name a folder that does not exist", output);
-    struct huggingface_import_job *job = calloc(1, sizeof *job);
-    REQUIRE(job != NULL, STATUS_INTERNAL, "out of memory while importing %s", folder);
+    struct huggingface_import_job *job = NULL;
+    TRY(ALLOCATE(job, 1, folder));
     job->folder = folder;
     job->recipe = recipe;
     job->fill_missing = fill_initial;

@@ -18,7 +18,7 @@ status json_file_read(const char *folder, const char *name, json_t **out);
 /* json_file_load - read a JSON file of at most limit_bytes. Keys that occur twice are refused.
  *
  * Memory    the caller releases *out with json_decref
- * Errors    those of file_read; STATUS_DATA naming file, line and reason */
+ * Errors    as file_read; STATUS_DATA naming file, line and reason */
 status json_file_load(const char *path, size_t limit_bytes, json_t **out);
 
 /* json_file_write - write folder/name and release the document. A document that is NULL means that

@@ -2,8 +2,8 @@
  *
  * The classes of transformers read the head at the last token that is not the pad token. Bireme
  * trains and scores a reward model at the end token, so its pad token must not be the end token. A
- * tokenizer without a pad token, such as that of GPT-2, gets a new one. The texts of other heads do
- * not end with the end token, so it can be the pad token. */
+ * tokenizer without a pad token, such as the tokenizer of GPT-2, gets a new one. The texts of other
+ * heads do not end with the end token, so it can be the pad token. */
 #pragma once
 
 #include "datasets/tokenizer/tokenizer.h"
@@ -16,8 +16,8 @@ struct pad_token {
     char text[PAD_TOKEN_BYTES];
 };
 
-/* pad_token_choose - choose the pad token of a tokenizer: the one of tokenizer_config.json, else a
- * special token with the name of a pad token, else a new one.
+/* pad_token_choose - choose the pad token of a tokenizer. It is the pad token of
+ * tokenizer_config.json, else a special token with the name of a pad token, else a new token.
  *
  * Errors    STATUS_DATA: tokenizer_config.json is not valid JSON, or every name is taken */
 status pad_token_choose(const struct tokenizer *t, const char *tokenizer_folder,

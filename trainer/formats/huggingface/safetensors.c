@@ -187,8 +187,7 @@ static int compare_names(const void *a, const void *b)
 
 static status sort_names(struct safetensors *f)
 {
-    f->by_name = calloc((size_t)f->count + 1, sizeof *f->by_name);
-    REQUIRE(f->by_name != NULL, STATUS_INTERNAL, "out of memory for the header of %s", f->path);
+    TRY(ALLOCATE(f->by_name, (size_t)f->count + 1, f->path));
     for (int i = 0; i < f->count; i++) {
         f->by_name[i] = &f->tensors[i];
     }
@@ -222,8 +221,7 @@ static status parse_header(struct safetensors *f, json_t *header)
     const char *name;
     json_t *item;
     REQUIRE(json_is_object(header), STATUS_DATA, "%s: the header is not a JSON object", f->path);
-    f->tensors = calloc(json_object_size(header) + 1, sizeof *f->tensors);
-    REQUIRE(f->tensors != NULL, STATUS_INTERNAL, "out of memory for the header of %s", f->path);
+    TRY(ALLOCATE(f->tensors, json_object_size(header) + 1, f->path));
     json_object_foreach(header, name, item)
     {
         if (strcmp(name, "__metadata__") == 0) {
@@ -260,8 +258,8 @@ static status read_header(struct safetensors *f)
 {
     int64_t length = 0;
     TRY(read_length(f, &length));
-    char *text = malloc((size_t)length + 1);
-    REQUIRE(text != NULL, STATUS_INTERNAL, "out of memory for the header of %s", f->path);
+    char *text = NULL;
+    TRY(ALLOCATE(text, (size_t)length + 1, f->path));
     f->data_first = LENGTH_BYTES + length;
     status result = read_bytes(f, LENGTH_BYTES, (size_t)length, text);
     if (result == STATUS_OK) {
@@ -290,8 +288,7 @@ static status open_file(struct safetensors *f)
 
 status safetensors_open(const char *path, struct safetensors **out)
 {
-    *out = calloc(1, sizeof **out);
-    REQUIRE(*out != NULL, STATUS_INTERNAL, "out of memory while reading %s", path);
+    TRY(ALLOCATE(*out, 1, path));
     (*out)->descriptor = -1;
     snprintf((*out)->path, sizeof(*out)->path, "%s", path);
     status result = open_file(*out);

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "base/memory.h"
 #include "base/tensor.h"
 #include "trainer/formats/huggingface/safetensors.h"
 
@@ -91,8 +92,8 @@ status safetensors_create(const char *path, enum safetensors_dtype dtype,
                           const struct safetensors_shape *tensors, int count,
                           struct safetensors_writer **out)
 {
-    struct safetensors_writer *w = *out = calloc(1, sizeof *w);
-    REQUIRE(w != NULL, STATUS_INTERNAL, "out of memory while writing %s", path);
+    TRY(ALLOCATE(*out, 1, path));
+    struct safetensors_writer *w = *out;
     snprintf(w->path, sizeof w->path, "%s", path);
     w->dtype = dtype;
     for (int i = 0; i < count; i++) {

@@ -7,6 +7,7 @@
 
 #include "base/hash.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "trainer/formats/checkpoint/checkpoint.h"
 #include "trainer/formats/weights/fingerprint.h"
 #include "trainer/formats/weights/initial_model.h"
@@ -163,7 +164,7 @@ static status load_frozen(struct session *s, struct comm *world, const char *fol
 {
     int count = 0;
     const struct model_parameter *p = model_parameters(s->model, &count);
-    int64_t trained = model_trained_elements(p, count), end = model_elements(s->model);
+    int64_t trained = model_trained_elems(p, count), end = model_elems(s->model);
     size_t bytes = FINGERPRINT_BLOCK_ELEMENTS * sizeof(float);
     float *transient = NULL, *host = NULL;
     status result = STATUS_OK;
@@ -171,10 +172,7 @@ static status load_frozen(struct session *s, struct comm *world, const char *fol
         result = device_allocate(s->device, bytes, "frozen weights", (void **)&transient);
     }
     if (result == STATUS_OK && !device_is_host(s->device)) {
-        host = malloc(bytes);
-        result = host != NULL
-                     ? STATUS_OK
-                     : RAISE_STATUS(STATUS_INTERNAL, "out of memory while loading %s", folder);
+        result = ALLOCATE(host, FINGERPRINT_BLOCK_ELEMENTS, folder);
     }
     result = comm_agree(world, result);
     for (struct comm_range block = fingerprint_next_block(trained, end);
@@ -192,7 +190,7 @@ static status load_frozen(struct session *s, struct comm *world, const char *fol
 static status load_task_head(struct session *s, struct comm *world, const char *folder)
 {
     bool has_task_head = model_get_config(s->model)->head != MODEL_HEAD_LM;
-    struct comm_range all = {0, model_elements(s->model)},
+    struct comm_range all = {0, model_elems(s->model)},
                       with_f32 = {0, model_f32_elements(s->model)};
     struct state_dict dict = {0};
     status result = comm_agree(
@@ -221,7 +219,7 @@ status adapter_base_load(struct session *s, struct comm *world, bool before_firs
     log_info("loading the base model from %s", found.folder);
     free(found.recipe_text);
     if (before_first_step) {
-        int64_t vocabulary = model_get_config(s->model)->vocabulary;
+        int64_t vocabulary = model_source_vocabulary(model_get_config(s->model));
         TRY(comm_agree(world, initial_model_check_vocabulary(r, found.folder, vocabulary)));
         TRY(load_task_head(s, world, found.folder));
     }

@@ -15,15 +15,15 @@
  * Memory    init_adapters [FILE_PATH_BYTES] receives the folder of the adapters to continue
  *           training with; "" for new adapters
  * Order     collective
- * Errors    those of checkpoint_resolve; STATUS_RECIPE if those adapters have other settings; the
+ * Errors    as checkpoint_resolve; STATUS_RECIPE if those adapters have other settings; the
  *           same on all ranks */
 status adapter_base_find(struct recipe *recipe, struct comm *world, char *init_adapters);
 
 /* adapter_base_load - load the frozen weights of a session with adapters, and check
  * adapter.base_weights, or set it if it is empty.
  *
- * If before_first_step is true, names and shapes of the base model are also compared with those of
- * the session's model, and a task head of the same shape is initialized from the base model.
+ * If before_first_step is true, names and shapes of the base model are also compared with the
+ * session's model. A task head of the same shape is then initialized from the base model.
  *
  * Order     collective
  * Errors    STATUS_NO_INPUT if adapter.base holds no model; STATUS_DATA if its weights have

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
+
 /* Finalizer of splitmix64 (Steele, Lea, Flood 2014). Each input bit affects about half of the
  * output bits. */
 static uint64_t mix_bits(uint64_t x)
@@ -46,18 +48,18 @@ static void add_sums(struct fingerprint *to, const struct fingerprint *from)
     to->sums[1] += from->sums[1];
 }
 
-/* Adds elements [low, high) of the flat buffer, all of which lie in this piece. `weights` points to
+/* Adds elements [low, high) of the flat buffer, all of which lie in this shard. `weights` points to
  * element `low`. */
-static void add_piece(struct fingerprint *f, int number, const struct model_parameter *p,
-                      const struct model_shard *piece, int64_t low, int64_t high,
+static void add_shard(struct fingerprint *f, int number, const struct model_parameter *p,
+                      const struct model_shard *shard, int64_t low, int64_t high,
                       const float *weights)
 {
-    int64_t offset = low - p->first - piece->first;
-    int64_t row = offset / piece->columns, column = offset % piece->columns;
+    int64_t offset = low - p->first - shard->first;
+    int64_t row = offset / shard->columns, column = offset % shard->columns;
     for (int64_t e = low; e < high; e++) {
-        int64_t element = (piece->row + row) * p->whole_columns + piece->column + column;
+        int64_t element = (shard->row + row) * p->whole_columns + shard->column + column;
         add_weight(f, number, element, *weights++);
-        column = column + 1 < piece->columns ? column + 1 : 0;
+        column = column + 1 < shard->columns ? column + 1 : 0;
         row += column == 0;
     }
 }
@@ -68,11 +70,11 @@ static void add_parameter(struct fingerprint *f, int number, const struct model_
                           struct comm_range range, const float *weights)
 {
     for (int j = 0; j < p->shard_count; j++) {
-        const struct model_shard *piece = &p->shards[j];
-        struct comm_range elements = {p->first + piece->first, piece->rows * piece->columns};
+        const struct model_shard *shard = &p->shards[j];
+        struct comm_range elements = {p->first + shard->first, shard->rows * shard->columns};
         struct comm_range part = comm_range_intersect(range, elements);
         if (part.count > 0) {
-            add_piece(f, number, p, piece, part.first, part.first + part.count,
+            add_shard(f, number, p, shard, part.first, part.first + part.count,
                       weights + (part.first - range.first));
         }
     }
@@ -115,9 +117,9 @@ static status add_stored_weights(struct fingerprint *f, const struct session *s,
                                  enum fingerprint_subset subset)
 {
     int64_t end = model_f32_elements(s->model);
-    float *weights = malloc(FINGERPRINT_BLOCK_ELEMENTS * sizeof *weights);
+    float *weights = NULL;
     status result = STATUS_OK;
-    REQUIRE(weights != NULL, STATUS_INTERNAL, "out of memory for the fingerprint of the weights");
+    TRY(ALLOCATE(weights, FINGERPRINT_BLOCK_ELEMENTS, "the fingerprint of the weights"));
     for (struct comm_range block = fingerprint_next_block(0, end);
          block.count > 0 && result == STATUS_OK;
          block = fingerprint_next_block(block.first + block.count, end)) {
@@ -135,13 +137,15 @@ static status add_stored_weights(struct fingerprint *f, const struct session *s,
 status fingerprint_all_reduce(const struct session *s, struct fingerprint *f)
 {
     struct comm *tensor = s->mesh.tensor;
-    struct fingerprint *all = calloc((size_t)comm_size(tensor), sizeof *all);
-    REQUIRE(all != NULL, STATUS_INTERNAL, "out of memory for the fingerprint of the weights");
-    status result = comm_all_gather_bytes(tensor, all, f, sizeof *f);
+    struct fingerprint *all = NULL;
+    status result = ALLOCATE(all, comm_size(tensor), "the fingerprint of the weights");
+    TRY_GOTO(result, done, comm_agree(tensor, result)); /* before the ranks wait for each other */
+    TRY_GOTO(result, done, comm_all_gather_bytes(tensor, all, f, sizeof *f));
     *f = (struct fingerprint){{0}};
     for (int i = 0; i < comm_size(tensor); i++) {
         add_sums(f, &all[i]);
     }
+done:
     free(all);
     return result;
 }

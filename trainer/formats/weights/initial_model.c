@@ -207,7 +207,7 @@ status initial_model_check_moments(const struct recipe *recipe, struct comm *wor
     int64_t elements = 0;
     TRY(model_layout(&config, 1, 0, &parameters, &layout.count, &elements));
     layout.parameters = parameters;
-    struct optimizer_range trained = {.count = model_trained_elements(parameters, layout.count)};
+    struct optimizer_range trained = {.count = model_trained_elems(parameters, layout.count)};
     struct state_dict_ranges ranges = {.ranges = &trained, .count = 1};
     result = state_dict_create_moments(&layout, &ranges, DTYPE_F32, NULL, NULL, &dict);
     if (result == STATUS_OK) {

@@ -21,7 +21,7 @@ struct initial_model_request {
  * model.init_from, or from the checkpoint that a run resumes from.
  *
  * Order     collective
- * Errors    those of recipe_read; STATUS_NO_INPUT and STATUS_CHECKPOINT for model.init_from;
+ * Errors    as recipe_read; STATUS_NO_INPUT and STATUS_CHECKPOINT for model.init_from;
  *           STATUS_RECIPE with all sizes that contradict it; the same on all ranks */
 status initial_model_read_recipe(const struct initial_model_request *request, struct comm *world,
                                  struct recipe *out);

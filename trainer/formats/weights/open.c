@@ -6,6 +6,7 @@
 
 #include "base/file.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "trainer/formats/checkpoint/checkpoint.h"
 #include "trainer/formats/weights/adapter_base.h"
 #include "trainer/formats/weights/saved_recipe.h"
@@ -22,8 +23,8 @@ static status parse_recipe(const struct checkpoint_info *found, char *const *ove
     enum { PRESETS = 2 };
     char one_rank[] = "parallel.tensor=1",
          round_to_nearest[] = "optimizer.stochastic_rounding=false";
-    char **list = calloc((size_t)override_count + PRESETS, sizeof *list);
-    REQUIRE(list != NULL, STATUS_INTERNAL, "out of memory for %d settings", override_count);
+    char **list = NULL;
+    TRY(ALLOCATE(list, override_count + PRESETS, "settings"));
     list[0] = one_rank;
     list[1] = round_to_nearest; /* the setting is invalid in fp32, which an override may select */
     for (int i = 0; i < override_count; i++) {
@@ -120,7 +121,7 @@ status weights_open_checkpoint(struct session *s, struct comm *world, const char
     return result;
 }
 
-/* Compares a tokenizer with that of the initial weights. */
+/* Compares a tokenizer with the tokenizer of the initial weights. */
 static status compare_tokenizers(const struct recipe *r, const struct tokenizer *tokenizer,
                                  const struct tokenizer *stored, const char *folder)
 {
@@ -129,6 +130,11 @@ static status compare_tokenizers(const struct recipe *r, const struct tokenizer 
         return STATUS_OK;
     }
     int32_t id = tokenizer_find_difference(tokenizer, stored);
+    if (id < 0 && (tokenizer_has_target(tokenizer) || tokenizer_has_target(stored))) {
+        tokenizer = tokenizer_target(tokenizer);
+        stored = tokenizer_target(stored);
+        id = tokenizer_find_difference(tokenizer, stored);
+    }
     if (id < 0 || r->model.ignore_mismatched_tokenizer) {
         log_warning(
             "TOKENIZER",
@@ -147,10 +153,9 @@ static status compare_tokenizers(const struct recipe *r, const struct tokenizer 
     }
     status result = recipe_raise(
         r, STATUS_RECIPE, "data.tokenizer",
-        "not the tokenizer of the initial weights, %s: id %d is \"%.*s\" instead of \"%.*s\". "
+        "not the tokenizer of the initial weights, %s: id %d is '%.*s' instead of '%.*s'. "
         "Prepare the data with that tokenizer, or set model.ignore_mismatched_tokenizer=true if "
-        "the "
-        "model is to learn the new ids",
+        "the model is to learn the new ids",
         folder, id, TOKEN_BYTES, texts[0] != NULL ? texts[0] : "", TOKEN_BYTES,
         texts[1] != NULL ? texts[1] : "");
     free(texts[0]);
@@ -158,7 +163,8 @@ static status compare_tokenizers(const struct recipe *r, const struct tokenizer 
     return result;
 }
 
-/* The same for the data of a recipe without a tokenizer. Its ids cannot be compared. */
+/* Compares the tokenizer of the data instead, for a recipe without a tokenizer. Only the SHA-256 of
+ * that tokenizer is known, so its ids cannot be compared. */
 static status compare_data(const struct recipe *r, const char *data_sha256,
                            const struct tokenizer *stored, const char *folder)
 {
@@ -167,15 +173,15 @@ static status compare_data(const struct recipe *r, const char *data_sha256,
     }
     if (r->model.ignore_mismatched_tokenizer) {
         log_warning("TOKENIZER",
-                    "data.train was prepared with another tokenizer than that of the initial "
-                    "weights, %s, so the ids mean other texts",
+                    "data.train was not prepared with the tokenizer of the initial weights, %s, so "
+                    "the ids mean other texts",
                     folder);
         return STATUS_OK;
     }
     return recipe_raise(r, STATUS_DATA, "data.train",
-                        "prepared with another tokenizer than that of the initial weights, %s. "
-                        "Prepare the data with that one, set data.tokenizer to compare the ids, "
-                        "or set model.ignore_mismatched_tokenizer=true",
+                        "not prepared with the tokenizer of the initial weights, %s. "
+                        "Prepare the data with that tokenizer, set data.tokenizer to compare the "
+                        "ids, or set model.ignore_mismatched_tokenizer=true",
                         folder);
 }
 

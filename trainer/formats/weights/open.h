@@ -7,7 +7,7 @@
  * folder `path`, and create a session with its model and tokenizer.
  *
  * Another number of ranks may have written the checkpoint. `overrides` are settings
- * "section.key=value" that replace those of its recipe. s->checkpoint is the opened folder.
+ * "section.key=value" that replace settings of its recipe. s->checkpoint is the opened folder.
  *
  * Units     rows: minimum capacity of a micro-batch in rows; the recipe's micro-batch and its
  *           number of positions are also lower limits
@@ -16,8 +16,9 @@
 status weights_open_checkpoint(struct session *s, struct comm *world, const char *path,
                                char *const *overrides, int override_count, int64_t rows);
 
-/* weights_check_tokenizer - compare the tokenizer of the recipe, or without one that of the data
- * (SHA-256; "": unknown), with the one in the folder of the initial weights.
+/* weights_check_tokenizer - compare a tokenizer with the tokenizer in the folder of the initial
+ * weights. It is the tokenizer of the recipe or, if the recipe has none, the tokenizer of the data
+ * (SHA-256; "": unknown).
  *
  * If they differ but give the tokens the same ids, or with model.ignore_mismatched_tokenizer, it
  * only logs W-TOKENIZER. A folder without a readable tokenizer is not compared.

@@ -7,6 +7,6 @@
 /* saved_recipe_parse - parse the recipe of a checkpoint, with overrides as on the command line. If
  * another version of Bireme wrote the checkpoint, an error in its recipe names both versions.
  *
- * Errors    those of recipe_parse */
+ * Errors    as recipe_parse */
 status saved_recipe_parse(const struct checkpoint_info *found, char *const *overrides, int count,
                           struct recipe *out);

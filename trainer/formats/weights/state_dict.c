@@ -3,6 +3,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/memory.h"
+#include "trainer/model/linear.h"
+
 void state_dict_destroy(struct state_dict *d)
 {
     free(d->tensors);
@@ -12,21 +15,12 @@ void state_dict_destroy(struct state_dict *d)
 
 /* ---- entries ---- */
 
-/* Makes room for one more entry. The names may move, so finish_entries sets the name pointers. */
+/* Makes space for one more entry. The names may move, so finish_entries sets the name pointers. */
 static status reserve_entry(struct state_dict *d)
 {
-    if (d->tensor_set.count < d->capacity) {
-        return STATUS_OK;
-    }
-    int capacity = 2 * d->capacity + 64;
-    void *tensors = realloc(d->tensors, (size_t)capacity * sizeof *d->tensors);
-    d->tensors = tensors != NULL ? tensors : d->tensors;
-    void *names = realloc(d->names, (size_t)capacity * sizeof *d->names);
-    d->names = names != NULL ? names : d->names;
-    REQUIRE(tensors != NULL && names != NULL, STATUS_INTERNAL, "out of memory for %d tensors",
-            capacity);
-    d->capacity = capacity;
-    return STATUS_OK;
+    int64_t capacity = d->capacity;
+    TRY(RESERVE(d->tensors, capacity, d->tensor_set.count + 1, "tensors"));
+    return RESERVE(d->names, d->capacity, d->tensor_set.count + 1, "the names of tensors");
 }
 
 /* Elements of an array in memory; data NULL: only shapes are needed. */
@@ -73,18 +67,18 @@ static status append_rectangle(struct state_dict *d, const char *prefix,
     return STATUS_OK;
 }
 
-/* Appends elements [first, end) of a piece, counted from its first element, as rectangles: the
+/* Appends elements [first, end) of a shard, counted from its first element, as rectangles: the
  * rest of the first row, whole rows, and the beginning of the last row. */
 static status append_elements(struct state_dict *d, const char *prefix,
                               const struct model_parameter *p, bool written,
-                              const struct model_shard *piece, int64_t first, int64_t end,
+                              const struct model_shard *shard, int64_t first, int64_t end,
                               struct elements data)
 {
-    int64_t width = piece->columns;
+    int64_t width = shard->columns;
     for (int64_t i = first; i < end;) {
         int64_t column = i % width, left = end - i;
-        struct model_shard rectangle = {.row = piece->row + i / width,
-                                        .column = piece->column + column,
+        struct model_shard rectangle = {.row = shard->row + i / width,
+                                        .column = shard->column + column,
                                         .rows = column == 0 && left >= width ? left / width : 1,
                                         .columns = left < width - column ? left : width - column};
         TRY(append_rectangle(d, prefix, p, written, &rectangle, skip_elements(data, i - first)));
@@ -102,11 +96,11 @@ static status append_range(struct state_dict *d, const char *prefix,
     const struct model_parameter *p = &layout->parameters[index];
     bool written = !p->replicated || layout->writes_replicated;
     for (int i = 0; i < p->shard_count; i++) {
-        const struct model_shard *piece = &p->shards[i];
-        int64_t from = p->first + piece->first, to = from + piece->rows * piece->columns;
+        const struct model_shard *shard = &p->shards[i];
+        int64_t from = p->first + shard->first, to = from + shard->rows * shard->columns;
         int64_t low = first > from ? first : from, high = end < to ? end : to;
         if (low < high) {
-            TRY(append_elements(d, prefix, p, written, piece, low - from, high - from,
+            TRY(append_elements(d, prefix, p, written, shard, low - from, high - from,
                                 skip_elements(data, low - first)));
         }
     }
@@ -208,7 +202,7 @@ status state_dict_create_session_weights(const struct session *s,
     bool adapters = s->recipe.adapter.type != ADAPTER_NONE;
     struct state_dict_layout layout =
         get_layout(s, adapters ? STATE_DICT_SUBSET_TRAINED : STATE_DICT_SUBSET_ALL);
-    struct optimizer_range all = {.count = model_elements(s->model)};
+    struct optimizer_range all = {.count = model_elems(s->model)};
     struct state_dict_ranges whole = {.ranges = &all, .count = 1};
     TRY(state_dict_create_weights(&layout, ranges != NULL ? ranges : &whole,
                                   ranges != NULL ? weights : model_weights(s->model), out));

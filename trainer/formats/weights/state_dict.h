@@ -15,7 +15,7 @@ struct state_dict {
     struct checkpoint_tensor_set tensor_set;
     struct checkpoint_tensor *tensors;
     char (*names)[2 * MODEL_NAME_BYTES];
-    int capacity; /* allocated entries of tensors and names */
+    int64_t capacity; /* allocated entries of tensors and names */
 };
 
 /* Selects parameters of a model. */

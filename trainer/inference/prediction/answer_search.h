@@ -33,7 +33,7 @@ struct answer {
  *
  * Memory    the context must outlive *out; the caller calls answer_search_close, also after an
  *           error
- * Errors    those of qa_windows_encode */
+ * Errors    as qa_windows_encode */
 status answer_search_open(const struct session *s, const struct text *question,
                           const struct text *context, struct answer_search *out);
 

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/memory.h"
 #include "trainer/inference/sentence_embedding.h"
 #include "trainer/setup/objective_spec.h"
 
@@ -80,11 +81,8 @@ static status begin_prediction(struct prediction *out, int64_t rows, int64_t wid
 {
     int64_t columns = top_k < width ? top_k : width;
     *out = (struct prediction){.rows = rows, .columns = columns};
-    out->scores = calloc((size_t)(rows * columns), sizeof *out->scores);
-    *outputs = malloc((size_t)(output_rows * width) * sizeof **outputs);
-    REQUIRE(out->scores != NULL && *outputs != NULL, STATUS_INTERNAL,
-            "out of memory for %" PRId64 " rows of %" PRId64 " outputs", rows, width);
-    return STATUS_OK;
+    TRY(ALLOCATE(*outputs, output_rows * width, "the outputs of rows"));
+    return ALLOCATE(out->scores, rows * columns, "the scores of rows");
 }
 
 /* Frees the buffer, and after an error the scores too. */
@@ -126,11 +124,13 @@ status prediction_masks(struct text_batch *b, const struct token_list *ids, int6
     float *logits = NULL;
     *out = (struct prediction){0};
     TRY(text_batch_set(b, ids, ids->count));
-    int32_t *rows = malloc((size_t)ids->count * sizeof *rows);
-    REQUIRE(rows != NULL, STATUS_INTERNAL, "out of memory for %" PRId64 " rows", ids->count);
+    int32_t *rows = NULL;
+    TRY(ALLOCATE(rows, ids->count, "rows"));
     int64_t count = text_batch_mask_rows(b, 0, rows);
-    status result = count > 0 ? begin_prediction(out, count, vocabulary, top_k, 1, &logits)
-                              : RAISE_STATUS(STATUS_DATA, "the text has no mask token");
+    status result =
+        count > 0 ? begin_prediction(out, count, vocabulary, top_k, 1, &logits)
+                  : RAISE_STATUS(STATUS_DATA,
+                                 "the text has no mask token; replace a word by the mask token");
     if (result == STATUS_OK) {
         result = predict_masks(b, rows, logits, out);
     }
@@ -171,7 +171,7 @@ status prediction_number(struct text_batch *b, const struct token_list *ids, int
     TRY(text_batch_set(b, ids, first));
     int32_t row = text_batch_head_row(b, 0);
     REQUIRE(model_get_config(b->session->model)->labels == 1, STATUS_INTERNAL,
-            "a model for regression has more than one output");
+            "a model with objective regress must have one output");
     TRY(text_batch_head_outputs(b, &row, 1, &value));
     *out = (double)value;
     return STATUS_OK;
@@ -211,10 +211,10 @@ static status answer_windows(struct text_batch *b, struct answer_search *search,
                              int64_t *tokens)
 {
     status result = STATUS_OK;
-    float *outputs = malloc((size_t)(2 * b->max_rows) * sizeof *outputs);
-    int32_t *rows = malloc((size_t)b->max_rows * sizeof *rows);
-    REQUIRE_GOTO(result, done, outputs != NULL && rows != NULL, STATUS_INTERNAL,
-                 "out of memory for the outputs of %" PRId64 " rows", b->max_rows);
+    float *outputs = NULL;
+    int32_t *rows = NULL;
+    TRY_GOTO(result, done, ALLOCATE(outputs, 2 * b->max_rows, "the outputs of rows"));
+    TRY_GOTO(result, done, ALLOCATE(rows, b->max_rows, "rows"));
     for (int64_t i = 0; i < b->max_rows; i++) {
         rows[i] = (int32_t)i;
     }

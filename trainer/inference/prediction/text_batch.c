@@ -3,9 +3,9 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
+#include "base/memory.h"
 #include "trainer/inference/finite_outputs.h"
 #include "trainer/setup/derive.h"
-#include "trainer/setup/objective_spec.h"
 
 static bool is_encoder(const struct text_batch *b)
 {
@@ -16,9 +16,7 @@ status text_batch_create(const struct session *s, struct text_batch *out)
 {
     int64_t micro = derive_rows(&s->recipe), positions = model_get_config(s->model)->positions;
     *out = (struct text_batch){.session = s, .max_rows = micro > positions ? micro : positions};
-    out->ids = calloc(3 * (size_t)out->max_rows, sizeof *out->ids);
-    REQUIRE(out->ids != NULL, STATUS_INTERNAL, "out of memory for a batch of %" PRId64 " tokens",
-            out->max_rows);
+    TRY(ALLOCATE(out->ids, 3 * (size_t)out->max_rows, "a batch of tokens"));
     out->positions = out->ids + out->max_rows;
     out->token_type_ids = out->positions + out->max_rows;
     return STATUS_OK;
@@ -33,9 +31,10 @@ void text_batch_destroy(struct text_batch *b)
 status text_batch_check(const struct text_batch *b, const struct token_list *ids)
 {
     int64_t positions = model_positions(model_get_config(b->session->model));
-    REQUIRE(ids->count > 0, STATUS_DATA, "the text has no tokens");
+    REQUIRE(ids->count > 0, STATUS_DATA, "the text has no tokens; give a text that is not empty");
     REQUIRE(ids->count <= positions, STATUS_DATA,
-            "the text has %" PRId64 " tokens%s, but the model has %" PRId64 " positions",
+            "the text has %" PRId64 " tokens%s, but the model has %" PRId64
+            " positions; shorten it",
             ids->count, is_encoder(b) ? " including [CLS] and [SEP]" : "", positions);
     return STATUS_OK;
 }
@@ -96,8 +95,8 @@ int64_t text_batch_mask_rows(const struct text_batch *b, int index, int32_t *row
 
 int32_t text_batch_head_row(const struct text_batch *b, int index)
 {
-    return objective_spec_reads_last_row(&b->session->recipe) ? b->cu_rows[index + 1] - 1
-                                                              : b->cu_rows[index];
+    return derive_reads_last_row(&b->session->recipe) ? b->cu_rows[index + 1] - 1
+                                                      : b->cu_rows[index];
 }
 
 status text_batch_head_outputs(const struct text_batch *b, const int32_t *rows, int64_t count,

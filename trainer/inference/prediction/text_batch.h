@@ -66,7 +66,7 @@ int32_t text_batch_head_row(const struct text_batch *b, int index);
 /* text_batch_head_outputs - compute the outputs of the fine-tuning head for rows of the batch.
  *
  * Shapes    rows [count], ascending;  outputs [count, labels]
- * Errors    those of model_forward; STATUS_NOT_FINITE */
+ * Errors    as model_forward; STATUS_NOT_FINITE */
 status text_batch_head_outputs(const struct text_batch *b, const int32_t *rows, int64_t count,
                                float *outputs);
 
@@ -74,7 +74,7 @@ status text_batch_head_outputs(const struct text_batch *b, const int32_t *rows, 
  *
  * Shapes    rows [count], ascending;  *hidden [count, C]
  * Memory    *hidden is valid until the next pass of the model
- * Errors    those of model_forward */
+ * Errors    as model_forward */
 status text_batch_vocabulary_rows(const struct text_batch *b, const int32_t *rows, int64_t count,
                                   struct tensor *hidden);
 

@@ -6,6 +6,7 @@
 
 #include <jansson.h>
 
+#include "base/text.h"
 #include "base/utf8.h"
 
 status text_input_check(const struct text *text)
@@ -41,23 +42,18 @@ status text_input_require_mask(const struct session *s, const struct token_list 
     snprintf(shown, sizeof shown, "%s", mask_text);
     free(mask_text);
     RAISE(STATUS_DATA,
-          "the text has no mask token; write %s in place of the word to predict: \"%.*s\"", shown,
+          "the text has no mask token; write %s in place of the word to predict: '%.*s'", shown,
           text->count < 100 ? (int)text->count : 100, text->count > 0 ? text->bytes : "");
-}
-
-static bool is_space(char c)
-{
-    return c == ' ' || c == '\t' || c == '\r' || c == '\n';
 }
 
 struct text text_input_next_word(struct text *rest)
 {
     size_t begin = 0;
-    while (begin < rest->count && is_space(rest->bytes[begin])) {
+    while (begin < rest->count && text_is_space(rest->bytes[begin])) {
         begin++;
     }
     size_t end = begin;
-    while (end < rest->count && !is_space(rest->bytes[end])) {
+    while (end < rest->count && !text_is_space(rest->bytes[end])) {
         end++;
     }
     struct text word = {rest->bytes + begin, end - begin};
@@ -86,6 +82,7 @@ status text_input_encode_words(const struct session *s, const struct text *text,
         TRY(text_pair_encode_word(s->tokenizer, &word, begins->count == 0, ids, &begin));
         TRY(token_list_add(begins, (int32_t)begin));
     }
-    REQUIRE(begins->count > 0, STATUS_DATA, "the text contains no word");
+    REQUIRE(begins->count > 0, STATUS_DATA,
+            "the text contains no word; give a text that is not empty");
     return add_special(s, special.sep, ids);
 }

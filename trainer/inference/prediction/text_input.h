@@ -13,7 +13,7 @@ status text_input_check(const struct text *text);
  * to their ids. There is no pair if pair->bytes is NULL.
  *
  * Memory    appends to *ids, which the caller frees with token_list_free()
- * Errors    those of tokenizer_encode_pair */
+ * Errors    as tokenizer_encode_pair */
 status text_input_encode_masked(const struct session *s, const struct text *text,
                                 const struct text *pair, struct token_list *ids, int64_t *first);
 
@@ -31,6 +31,6 @@ struct text text_input_next_word(struct text *rest);
  * the model is an encoder.
  *
  * Memory    appends to both lists; *begins receives the index in *ids of each word's first token
- * Errors    STATUS_DATA if the text has no word; those of text_pair_encode_word */
+ * Errors    STATUS_DATA if the text has no word; errors of text_pair_encode_word */
 status text_input_encode_words(const struct session *s, const struct text *text,
                                struct token_list *ids, struct token_list *begins);

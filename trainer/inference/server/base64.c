@@ -1,14 +1,15 @@
 #include "trainer/inference/server/base64.h"
 
 #include <stdint.h>
-#include <stdlib.h>
+
+#include "base/memory.h"
 
 status base64_encode(const void *data, size_t bytes, char **out)
 {
     static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     const unsigned char *from = data;
-    char *to = malloc((bytes + 2) / 3 * 4 + 1);
-    REQUIRE(to != NULL, STATUS_INTERNAL, "out of memory for %zu bytes in base64", bytes);
+    char *to = NULL;
+    TRY(ALLOCATE(to, (bytes + 2) / 3 * 4 + 1, "base64"));
     *out = to;
     for (size_t i = 0; i < bytes; i += 3, to += 4) {
         size_t left = bytes - i;

@@ -1,11 +1,18 @@
-/* Completions and chat: sequences of the engine, and their output as JSON or as a stream. */
+/* Completions and chat: sequences of the engine, and their output as JSON or as a stream.
+ *
+ * A beam search has its own cache. It advances by one token each time the job is updated, between
+ * two passes of the engine. The first of the n choices of a prompt owns it. */
+#include <errno.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/memory.h"
 #include "base/text_buffer.h"
+#include "trainer/inference/beam_search.h"
 #include "trainer/inference/server/server_impl.h"
 #include "trainer/inference/server/token_json_impl.h"
 #include "trainer/logging/json_text.h"
@@ -13,11 +20,12 @@
 /* One choice of an answer: a sequence of the engine. */
 struct completion {
     struct server *server;
-    struct job *job;
+    struct server_job *job;
     struct generate_options options;
     int32_t end_token;
     int64_t index, prompt;       /* of the choice; of its prompt */
     int64_t slot;                /* of the engine; -1: not started, or removed */
+    struct beam_search *search;  /* NULL: none, or it has ended */
     bool is_begun;               /* part of it is in the stream */
     bool has_content;            /* has text other than white space */
     struct text_buffer text;     /* new text that is not sent yet */
@@ -27,7 +35,7 @@ struct completion {
     const char *finish_reason;
 };
 
-static bool is_chat(const struct job *job)
+static bool is_chat(const struct server_job *job)
 {
     return job->request.kind == REQUEST_CHAT;
 }
@@ -37,7 +45,7 @@ static bool is_chat(const struct job *job)
 status server_encode_prompt(struct server *s, const struct request_prompt *prompt,
                             struct token_list *out)
 {
-    int64_t vocabulary = model_get_config(s->session.model)->vocabulary;
+    int64_t vocabulary = model_source_vocabulary(model_get_config(s->session.model));
     if (prompt->text != NULL) {
         REQUIRE(strlen(prompt->text) == prompt->bytes, STATUS_DATA,
                 "the text contains a NUL character");
@@ -55,18 +63,13 @@ status server_encode_prompt(struct server *s, const struct request_prompt *promp
     return STATUS_OK;
 }
 
-static status encode_messages(struct server *s, struct job *job)
+static status encode_messages(struct server *s, struct server_job *job)
 {
-    struct chat_text text = {0};
-    TRY(chat_encode(s->template, s->session.tokenizer, job->request.messages,
-                    job->request.message_count, (struct chat_frame){.add_generation_prompt = true},
-                    &text));
-    token_list_free(&text.loss_mask);
-    job->prompts[0] = text.ids;
-    return STATUS_OK;
+    return chat_encode_prompt(s->template, s->session.tokenizer, job->request.messages,
+                              job->request.message_count, s->has_source, &job->prompts[0]);
 }
 
-static status check_sources(const struct server *s, const struct job *job, const char **code)
+static status check_sources(const struct server *s, const struct server_job *job, const char **code)
 {
     for (int64_t i = 0; i < job->prompt_count; i++) {
         int64_t count = job->prompts[i].count;
@@ -80,7 +83,7 @@ static status check_sources(const struct server *s, const struct job *job, const
     return STATUS_OK;
 }
 
-static status check_length(const struct server *s, const struct job *job, const char **code)
+static status check_length(const struct server *s, const struct server_job *job, const char **code)
 {
     for (int64_t i = 0; i < job->prompt_count; i++) {
         int64_t count = job->prompts[i].count;
@@ -99,18 +102,37 @@ static status choose_seed(struct request *q)
 {
     if (!q->has_seed) {
         REQUIRE(getentropy(&q->options.sampler.seed, sizeof q->options.sampler.seed) == 0,
-                STATUS_INTERNAL, "the system has no random numbers for a seed");
+                STATUS_INTERNAL, "cannot read random numbers for a seed: %s", strerror(errno));
     }
     return STATUS_OK;
 }
 
-static status make_completions(struct server *s, struct job *job)
+static bool has_beams(const struct server_job *job)
+{
+    return job->request.options.num_beams > 1;
+}
+
+/* Sets the options that a beam search has in addition. The defaults of an encoder-decoder are those
+ * of its generation_config.json. */
+static void set_beam_options(const struct server *s, struct completion *c)
+{
+    const struct server_job *job = c->job;
+    struct generate_options *o = &c->options;
+    int64_t room = s->max_tokens - (s->has_source ? 1 : job->prompts[c->prompt].count);
+    o->max_new_tokens = o->max_new_tokens < room ? o->max_new_tokens : room;
+    if (isnan(o->length_penalty)) {
+        o->length_penalty = s->has_source ? s->defaults.length_penalty : 1;
+    }
+    if (!job->request.has_early_stopping) {
+        o->early_stopping = s->has_source && s->defaults.early_stopping;
+    }
+}
+
+static status make_completions(struct server *s, struct server_job *job)
 {
     const struct request *q = &job->request;
     job->completion_count = job->prompt_count * q->n;
-    job->completions = calloc((size_t)job->completion_count, sizeof *job->completions);
-    REQUIRE(job->completions != NULL, STATUS_INTERNAL, "out of memory for %" PRId64 " choices",
-            job->completion_count);
+    TRY(ALLOCATE(job->completions, job->completion_count, "choices"));
     for (int64_t i = 0; i < job->completion_count; i++) {
         struct completion *c = &job->completions[i];
         *c = (struct completion){.server = s,
@@ -125,15 +147,27 @@ static status make_completions(struct server *s, struct job *job)
             c->options.constraints = s->defaults.constraints;
             c->options.whole_text = true;
         }
-        if (is_chat(job)) {
+        if (is_chat(job) && !s->has_source) { /* a target has the end token */
             c->end_token = chat_end_of_turn(s->template);
             c->options.end_token = &c->end_token;
+        }
+        if (has_beams(job)) {
+            set_beam_options(s, c);
         }
     }
     return STATUS_OK;
 }
 
-status completion_prepare(struct server *s, struct job *job, const char **code)
+static status check_beams(const struct server *s, const struct request *q)
+{
+    REQUIRE(q->options.num_beams <= s->options->max_num_seqs || q->options.num_beams == 1,
+            STATUS_DATA,
+            "%" PRId64 " beams are too many; the server runs at most %" PRId64 " (--max-num-seqs)",
+            q->options.num_beams, s->options->max_num_seqs);
+    return STATUS_OK;
+}
+
+status completion_prepare(struct server *s, struct server_job *job, const char **code)
 {
     struct request *q = &job->request;
     *code = "unsupported_model";
@@ -144,13 +178,12 @@ status completion_prepare(struct server *s, struct job *job, const char **code)
     REQUIRE(!is_chat(job) || s->template != NULL, STATUS_DATA,
             "the tokenizer of this model has no chat template; use /v1/completions");
     *code = NULL;
+    TRY(check_beams(s, q));
     int64_t prompts = is_chat(job) ? 1 : q->prompt_count;
     REQUIRE(prompts * q->n <= REQUEST_PROMPTS_MAX, STATUS_DATA,
             "the request has %" PRId64 " choices; at most %d are allowed", prompts * q->n,
             REQUEST_PROMPTS_MAX);
-    job->prompts = calloc((size_t)prompts, sizeof *job->prompts);
-    REQUIRE(job->prompts != NULL, STATUS_INTERNAL, "out of memory for %" PRId64 " prompts",
-            prompts);
+    TRY(ALLOCATE(job->prompts, prompts, "prompts"));
     job->prompt_count = prompts;
     if (is_chat(job)) {
         TRY(encode_messages(s, job));
@@ -166,7 +199,7 @@ status completion_prepare(struct server *s, struct job *job, const char **code)
     return make_completions(s, job);
 }
 
-void completion_destroy(struct job *job)
+void completion_destroy(struct server_job *job)
 {
     for (int64_t i = 0; i < job->completion_count; i++) {
         text_buffer_free(&job->completions[i].text);
@@ -178,15 +211,15 @@ void completion_destroy(struct job *job)
 
 /* ---- output ---- */
 
-static json_t *make_envelope(const struct server *s, const struct job *job, const char *object,
-                             json_t *choices)
+static json_t *make_envelope(const struct server *s, const struct server_job *job,
+                             const char *object, json_t *choices)
 {
     return json_pack("{s:s, s:s, s:I, s:o, s:o}", "id", job->id, "object", object, "created",
                      (json_int_t)job->created, "model", server_model_json(s, job), "choices",
                      choices);
 }
 
-static json_t *make_usage(const struct job *job)
+static json_t *make_usage(const struct server_job *job)
 {
     return json_pack("{s:I, s:I, s:I}", "prompt_tokens", (json_int_t)job->prompt_tokens,
                      "completion_tokens", (json_int_t)job->completion_tokens, "total_tokens",
@@ -196,7 +229,7 @@ static json_t *make_usage(const struct job *job)
 /* Takes the log-probabilities that are not sent yet. Returns null if they were not requested. */
 static json_t *take_log_probabilities(struct completion *c)
 {
-    const struct tokenizer *t = c->server->session.tokenizer;
+    const struct tokenizer *t = tokenizer_target(c->server->session.tokenizer);
     if (c->job->request.top_logprobs < 0) {
         return json_null();
     }
@@ -255,11 +288,12 @@ static void send_chunk(struct completion *c)
     const char *object = is_chat(c->job) ? "chat.completion.chunk" : "text_completion";
     json_t *choice = make_chunk_choice(c);
     c->is_begun = true;
-    job_write_json(c->job, make_envelope(c->server, c->job, object, json_pack("[o]", choice)));
+    server_job_write_json(c->job,
+                          make_envelope(c->server, c->job, object, json_pack("[o]", choice)));
 }
 
 /* Sends the whole answer, or the end of a stream. */
-static void send_end(const struct server *s, struct job *job)
+static void send_end(const struct server *s, struct server_job *job)
 {
     if (!job->request.stream) {
         const char *object = is_chat(job) ? "chat.completion" : "text_completion";
@@ -269,53 +303,54 @@ static void send_end(const struct server *s, struct job *job)
         }
         json_t *answer = make_envelope(s, job, object, choices);
         json_object_set_new(answer, "usage", make_usage(job));
-        job_write_json(job, answer);
+        server_job_write_json(job, answer);
         return;
     }
     if (job->request.has_stream_usage) {
         const char *object = is_chat(job) ? "chat.completion.chunk" : "text_completion";
         json_t *last = make_envelope(s, job, object, json_array());
         json_object_set_new(last, "usage", make_usage(job));
-        job_write_json(job, last);
+        server_job_write_json(job, last);
     }
-    job_write(job, "data: [DONE]\n\n", 14);
+    server_job_write(job, "data: [DONE]\n\n", 14);
 }
 
 /* ---- input from the engine ---- */
 
 static status append_token(struct completion *c, const struct engine_token *token)
 {
-    if (c->token_count == c->token_capacity) {
-        int64_t capacity = 2 * c->token_capacity + 16;
-        struct engine_token *grown = realloc(c->tokens, (size_t)capacity * sizeof *grown);
-        REQUIRE(grown != NULL, STATUS_INTERNAL, "out of memory for %" PRId64 " tokens", capacity);
-        c->tokens = grown;
-        c->token_capacity = capacity;
-    }
+    TRY(RESERVE(c->tokens, c->token_capacity, c->token_count + 1, "tokens"));
     c->tokens[c->token_count++] = *token;
     return STATUS_OK;
 }
 
 static int32_t get_end_token(const struct completion *c)
 {
-    return c->options.end_token != NULL ? *c->options.end_token
-                                        : tokenizer_eos(c->server->session.tokenizer);
+    return c->options.end_token != NULL
+               ? *c->options.end_token
+               : tokenizer_eos(tokenizer_target(c->server->session.tokenizer));
+}
+
+static void count_tokens(struct completion *c, int64_t count)
+{
+    struct server_metrics *metrics = &c->server->metrics;
+    struct server_job *job = c->job;
+    job->completion_tokens += count;
+    atomic_fetch_add(&metrics->generation_tokens, (long long)count);
+    if (job->first_token_seconds == 0) {
+        job->first_token_seconds = clock_seconds();
+        atomic_fetch_add(&metrics->first_tokens, 1);
+        atomic_fetch_add(&metrics->first_token_microseconds,
+                         (long long)(1e6 * (job->first_token_seconds - job->arrival_seconds)));
+    }
 }
 
 static status receive_token(void *user, const struct engine_token *token)
 {
     struct completion *c = user;
-    struct job *job = c->job;
-    bool has_log_probabilities = job->request.top_logprobs >= 0;
+    bool has_log_probabilities = c->job->request.top_logprobs >= 0;
     if (!token->is_prompt) {
-        job->completion_tokens++;
-        atomic_fetch_add(&c->server->metrics.generation_tokens, 1);
-        if (job->first_token_seconds == 0) {
-            job->first_token_seconds = clock_seconds();
-            atomic_fetch_add(&c->server->metrics.first_tokens, 1);
-            atomic_fetch_add(&c->server->metrics.first_token_microseconds,
-                             (long long)(1e6 * (job->first_token_seconds - job->arrival_seconds)));
-        }
+        count_tokens(c, 1);
         has_log_probabilities = has_log_probabilities && token->id != get_end_token(c);
     }
     return has_log_probabilities ? append_token(c, token) : STATUS_OK;
@@ -331,7 +366,7 @@ static void receive_text(void *user, const char *text, size_t bytes)
     }
     c->has_content = c->has_content || bytes > 0;
     if (text_buffer_append(&c->text, text, bytes) != STATUS_OK) {
-        job_fail_pending(c->job, STATUS_INTERNAL);
+        server_job_fail_pending(c->job, STATUS_INTERNAL);
         return;
     }
     if (c->job->request.stream && bytes > 0) {
@@ -363,7 +398,7 @@ static status begin_echo(struct completion *c)
     return q->top_logprobs >= 0 ? append_token(c, &first) : STATUS_OK;
 }
 
-status completion_start(struct server *s, struct job *job, bool *is_full)
+static status start_sequence(struct server *s, struct server_job *job, bool *is_full)
 {
     struct completion *c = &job->completions[job->completions_started];
     const struct request *q = &job->request;
@@ -393,6 +428,27 @@ status completion_start(struct server *s, struct job *job, bool *is_full)
     return STATUS_OK;
 }
 
+/* Begins the search that generates all choices of the next prompt. */
+static status start_search(struct server *s, struct server_job *job, bool *is_full)
+{
+    struct completion *c = &job->completions[job->completions_started];
+    const struct session *session = &s->session;
+    *is_full = s->beams + c->options.num_beams > s->options->max_num_seqs;
+    if (*is_full) {
+        return STATUS_OK;
+    }
+    TRY(beam_search_create(session->kernels, session->model, session->tokenizer,
+                           &job->prompts[c->prompt], &c->options, &c->search));
+    s->beams += c->options.num_beams;
+    job->completions_started += job->request.n;
+    return STATUS_OK;
+}
+
+status completion_start(struct server *s, struct server_job *job, bool *is_full)
+{
+    return has_beams(job) ? start_search(s, job, is_full) : start_sequence(s, job, is_full);
+}
+
 static status end_completion(struct server *s, struct completion *c)
 {
     enum engine_end end = engine_get_end(s->engine, c->slot);
@@ -406,10 +462,61 @@ static status end_completion(struct server *s, struct completion *c)
     return STATUS_OK;
 }
 
-status completion_update(struct server *s, struct job *job, bool stop)
+static void destroy_search(struct server *s, struct completion *c)
+{
+    if (c->search != NULL) {
+        beam_search_destroy(&c->search);
+        s->beams -= c->options.num_beams;
+    }
+}
+
+static status end_choice(struct server *s, struct completion *c, struct generate_output *output)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    TRY(generate_decode(s->session.tokenizer, &c->options, output, &text, &bytes));
+    receive_text(c, text, bytes);
+    free(text);
+    c->finish_reason = output->ended || output->stopped ? "stop" : "length";
+    count_tokens(c, output->tokens.count + output->ended);
+    c->job->completions_ended++;
+    return STATUS_OK;
+}
+
+/* Moves the best hypotheses of an ended search to the choices of its prompt. */
+static status end_search(struct server *s, struct completion *first)
+{
+    int64_t n = first->options.num_samples;
+    struct generate_output *outputs = NULL;
+    TRY(ALLOCATE(outputs, n, "choices"));
+    beam_search_take(first->search, outputs);
+    destroy_search(s, first);
+    status result = STATUS_OK;
+    for (int64_t i = 0; i < n; i++) {
+        if (result == STATUS_OK) {
+            result = end_choice(s, first + i, &outputs[i]);
+        }
+        token_list_free(&outputs[i].tokens);
+    }
+    free(outputs);
+    return result;
+}
+
+static status update_search(struct server *s, struct completion *c, bool stop)
+{
+    bool done = stop;
+    TRY(stop ? beam_search_stop(c->search) : beam_search_advance(c->search, &done));
+    atomic_fetch_add(&s->metrics.passes, !stop);
+    return done ? end_search(s, c) : STATUS_OK;
+}
+
+status completion_update(struct server *s, struct server_job *job, bool stop)
 {
     for (int64_t i = 0; i < job->completions_started; i++) {
         struct completion *c = &job->completions[i];
+        if (c->search != NULL) {
+            TRY(update_search(s, c, stop));
+        }
         if (c->slot >= 0 && stop) {
             TRY(engine_stop(s->engine, c->slot));
         }
@@ -419,15 +526,16 @@ status completion_update(struct server *s, struct job *job, bool stop)
     }
     if (job->completions_ended == job->completion_count) {
         send_end(s, job);
-        job_end(job);
+        server_job_end(job);
     }
     return STATUS_OK;
 }
 
-void completion_cancel(struct server *s, struct job *job)
+void completion_cancel(struct server *s, struct server_job *job)
 {
     for (int64_t i = 0; i < job->completions_started; i++) {
         struct completion *c = &job->completions[i];
+        destroy_search(s, c);
         if (c->slot >= 0) {
             engine_remove(s->engine, c->slot);
             c->slot = -1;

@@ -38,7 +38,7 @@ struct exchange {
     int kind; /* enum request_kind; -1: no job */
     struct text_buffer body;
     bool is_too_large;
-    struct job *job; /* NULL: not submitted */
+    struct server_job *job; /* NULL: not submitted */
 };
 
 /* ---- responses ---- */
@@ -60,7 +60,7 @@ static enum MHD_Result queue_response(struct server *s, struct MHD_Connection *c
     }
     enum MHD_Result result = MHD_queue_response(c, (unsigned)code, response);
     MHD_destroy_response(response);
-    atomic_fetch_add(&s->metrics.responses[code < METRICS_CODES ? code : 0], 1);
+    atomic_fetch_add(&s->metrics.responses[code < SERVER_METRICS_CODES ? code : 0], 1);
     return result;
 }
 
@@ -75,7 +75,7 @@ static enum MHD_Result send_bytes(struct server *s, struct MHD_Connection *c, in
 static enum MHD_Result reply_error(struct server *s, struct MHD_Connection *c, int http_status,
                                    const char *code, const char *parameter, const char *text)
 {
-    char *body = job_error_json(http_status, code, parameter, text);
+    char *body = server_job_error_json(http_status, code, parameter, text);
     enum MHD_Result result =
         body != NULL ? send_bytes(s, c, http_status, "application/json", body, strlen(body))
                      : MHD_NO;
@@ -120,7 +120,7 @@ static enum MHD_Result reply_metrics(struct server *s, struct MHD_Connection *c)
 {
     char *text = NULL;
     size_t bytes = 0;
-    if (metrics_format(&s->metrics, &text, &bytes) != STATUS_OK) {
+    if (server_metrics_format(&s->metrics, &text, &bytes) != STATUS_OK) {
         status_clear();
         return MHD_NO;
     }
@@ -271,13 +271,13 @@ static void resume_connection(void *connection)
 /* Copies output to the connection, or suspends it until there is some. */
 static ssize_t read_output(void *user, uint64_t position, char *buffer, size_t max)
 {
-    struct job *job = user;
+    struct server_job *job = user;
     (void)position;
     pthread_mutex_lock(&job->lock);
-    size_t left = job->output_bytes - job->sent_bytes, count = left < max ? left : max;
+    size_t left = job->output.count - job->sent_bytes, count = left < max ? left : max;
     ssize_t result = (ssize_t)count;
     if (count > 0) {
-        memcpy(buffer, job->output + job->sent_bytes, count);
+        memcpy(buffer, job->output.bytes + job->sent_bytes, count);
         job->sent_bytes += count;
     } else if (job->is_done) {
         result = MHD_CONTENT_READER_END_OF_STREAM;
@@ -291,11 +291,11 @@ static ssize_t read_output(void *user, uint64_t position, char *buffer, size_t m
 
 static void release_job(void *user)
 {
-    job_release(user);
+    server_job_release(user);
 }
 
 /* Sends the output of a job that is done, or the beginning of a stream. */
-static enum MHD_Result send_job(struct server *s, struct MHD_Connection *c, struct job *job)
+static enum MHD_Result send_job(struct server *s, struct MHD_Connection *c, struct server_job *job)
 {
     pthread_mutex_lock(&job->lock);
     int code = job->http_status;
@@ -311,14 +311,14 @@ static enum MHD_Result send_job(struct server *s, struct MHD_Connection *c, stru
         return MHD_NO; /* cancelled */
     }
     if (!is_stream) {
-        return send_bytes(s, c, code, "application/json", job->output, job->output_bytes);
+        return send_bytes(s, c, code, "application/json", job->output.bytes, job->output.count);
     }
     enum { BLOCK_BYTES = 4096 };
-    job_retain(job);
+    server_job_retain(job);
     struct MHD_Response *response = MHD_create_response_from_callback(
         MHD_SIZE_UNKNOWN, BLOCK_BYTES, read_output, job, release_job);
     if (response == NULL) {
-        job_release(job);
+        server_job_release(job);
     }
     return queue_response(s, c, code, "text/event-stream", response);
 }
@@ -328,7 +328,7 @@ static enum MHD_Result reply_pending(struct server *s, struct MHD_Connection *c,
 {
     struct status_note note = {0};
     status_take(&note);
-    bool is_input = result == STATUS_DATA || result == STATUS_USAGE;
+    bool is_input = result == STATUS_DATA || result == STATUS_USAGE || result == STATUS_UNAVAILABLE;
     return reply_error(s, c, is_input ? 400 : 500, code, parameter, note.text);
 }
 
@@ -338,7 +338,7 @@ static enum MHD_Result submit_body(struct exchange *x, struct MHD_Connection *c)
     struct server *s = x->server;
     struct request request;
     const char *parameter = NULL, *code = NULL;
-    struct job *job = NULL;
+    struct server_job *job = NULL;
     const char *body = x->body.bytes != NULL ? x->body.bytes : "";
     status result =
         request_parse((enum request_kind)x->kind, body, x->body.count, &request, &parameter);
@@ -346,7 +346,7 @@ static enum MHD_Result submit_body(struct exchange *x, struct MHD_Connection *c)
         request_free(&request);
         return reply_pending(s, c, result, NULL, parameter);
     }
-    result = job_create(&request, &job);
+    result = server_job_create(&request, &job);
     if (result == STATUS_OK) {
         result = x->kind == REQUEST_COMPLETION || x->kind == REQUEST_CHAT
                      ? completion_prepare(s, job, &code)
@@ -354,7 +354,7 @@ static enum MHD_Result submit_body(struct exchange *x, struct MHD_Connection *c)
     }
     if (result != STATUS_OK) {
         if (job != NULL) {
-            job_release(job);
+            server_job_release(job);
         }
         return reply_pending(s, c, result, code, NULL);
     }
@@ -363,10 +363,10 @@ static enum MHD_Result submit_body(struct exchange *x, struct MHD_Connection *c)
     job->connection = c;
     job->socket = info != NULL ? info->connect_fd : -1;
     job->resume = resume_connection;
-    job_retain(job); /* for the queue */
+    server_job_retain(job); /* for the queue */
     if (!server_submit(s, job)) {
-        job_release(job);
-        job_release(job);
+        server_job_release(job);
+        server_job_release(job);
         return reply_error(s, c, 503, "server_busy", NULL,
                            "too many requests wait, or the server stops; try again later");
     }
@@ -448,7 +448,7 @@ static void end_exchange(void *user, struct MHD_Connection *c, void **state,
         x->job->connection = NULL;
         x->job->is_cancelled = x->job->is_cancelled || !x->job->is_done;
         pthread_mutex_unlock(&x->job->lock);
-        job_release(x->job);
+        server_job_release(x->job);
     }
     text_buffer_free(&x->body);
     free(x);
@@ -526,10 +526,11 @@ status http_start(struct server *s, struct http **out, int *port)
     struct addrinfo *address = NULL;
     *out = NULL;
     TRY(find_address(s->options, &address));
-    struct http *h = calloc(1, sizeof *h);
-    if (h == NULL) {
+    struct http *h = NULL;
+    status result = ALLOCATE(h, 1, "the HTTP server");
+    if (result != STATUS_OK) {
         freeaddrinfo(address);
-        RAISE(STATUS_INTERNAL, "out of memory for the HTTP server");
+        return result;
     }
     raise_file_limit();
     h->server = s;

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "trainer/inference/prediction/prediction.h"
 #include "trainer/inference/prediction/text_input.h"
 #include "trainer/inference/server/base64.h"
@@ -53,7 +54,7 @@ static status encode_text(struct server *s, const struct request *q,
     return text_pair_encode(s->session.tokenizer, &text, &none, 0, out, &first, &removed);
 }
 
-status server_prepare_prediction(struct server *s, struct job *job, const char **code)
+status server_prepare_prediction(struct server *s, struct server_job *job, const char **code)
 {
     const struct request *q = &job->request;
     int64_t positions = model_positions(model_get_config(s->session.model));
@@ -62,9 +63,7 @@ status server_prepare_prediction(struct server *s, struct job *job, const char *
             "the model does not support this path; /v1/models lists the tasks that it supports");
     *code = NULL;
     bool is_split = q->kind == REQUEST_ANSWER || (q->kind == REQUEST_CLASSIFY && labels_words(s));
-    job->prompts = calloc((size_t)q->prompt_count, sizeof *job->prompts);
-    REQUIRE(job->prompts != NULL, STATUS_INTERNAL, "out of memory for %" PRId64 " texts",
-            q->prompt_count);
+    TRY(ALLOCATE(job->prompts, q->prompt_count, "texts"));
     job->prompt_count = q->prompt_count;
     for (int64_t i = 0; i < q->prompt_count; i++) {
         REQUIRE(q->prompts[i].text != NULL || q->kind == REQUEST_EMBEDDING, STATUS_DATA,
@@ -87,11 +86,11 @@ status server_prepare_prediction(struct server *s, struct job *job, const char *
 
 /* ---- predictions ---- */
 
-static status embed_text(struct server *s, const struct job *job, int64_t index, json_t *out)
+static status embed_text(struct server *s, const struct server_job *job, int64_t index, json_t *out)
 {
     int64_t width = model_get_config(s->session.model)->width;
-    float *vector = calloc((size_t)width, sizeof *vector);
-    REQUIRE(vector != NULL, STATUS_INTERNAL, "out of memory for an embedding");
+    float *vector = NULL;
+    TRY(ALLOCATE(vector, width, "an embedding"));
     status result = prediction_embed(&s->batch, &job->prompts[index], vector);
     TRY_GOTO(result, done, result);
     json_object_set_new(out, "object", json_string("embedding"));
@@ -128,7 +127,7 @@ static status list_tokens(const struct server *s, const struct top_score *scores
     return STATUS_OK;
 }
 
-static status fill_masks(struct server *s, const struct job *job, int64_t index, json_t *out)
+static status fill_masks(struct server *s, const struct server_job *job, int64_t index, json_t *out)
 {
     struct prediction p;
     json_t *masks = json_array();
@@ -152,7 +151,8 @@ static json_t *make_label(const struct server *s, const struct top_score *score)
                      score->probability);
 }
 
-static status classify_text(struct server *s, const struct job *job, int64_t index, json_t *out)
+static status classify_text(struct server *s, const struct server_job *job, int64_t index,
+                            json_t *out)
 {
     const struct token_list *ids = &job->prompts[index];
     if (s->session.recipe.objective == OBJECTIVE_REGRESS) {
@@ -172,7 +172,7 @@ static status classify_text(struct server *s, const struct job *job, int64_t ind
     return STATUS_OK;
 }
 
-static status classify_words(struct server *s, struct job *job, int64_t index, json_t *out)
+static status classify_words(struct server *s, struct server_job *job, int64_t index, json_t *out)
 {
     const struct request_prompt *prompt = &job->request.prompts[index];
     struct text rest = {prompt->text, prompt->bytes};
@@ -197,7 +197,7 @@ static status classify_words(struct server *s, struct job *job, int64_t index, j
     return result;
 }
 
-static status answer_text(struct server *s, struct job *job, int64_t index, json_t *out)
+static status answer_text(struct server *s, struct server_job *job, int64_t index, json_t *out)
 {
     const struct request *q = &job->request;
     const struct text question = {q->question, strlen(q->question)};
@@ -217,7 +217,7 @@ static status answer_text(struct server *s, struct job *job, int64_t index, json
 
 /* ---- a job ---- */
 
-static status predict_text(struct server *s, struct job *job, int64_t index, json_t *out)
+static status predict_text(struct server *s, struct server_job *job, int64_t index, json_t *out)
 {
     switch (job->request.kind) {
     case REQUEST_EMBEDDING:
@@ -232,7 +232,7 @@ static status predict_text(struct server *s, struct job *job, int64_t index, jso
     }
 }
 
-status server_run_prediction(struct server *s, struct job *job)
+status server_run_prediction(struct server *s, struct server_job *job)
 {
     if (job->predictions == NULL) {
         job->predictions = json_array();
@@ -245,10 +245,10 @@ status server_run_prediction(struct server *s, struct job *job)
     if (index + 1 < job->prompt_count) {
         return STATUS_OK;
     }
-    job_write_json(job, json_pack("{s:s, s:o, s:O, s:{s:I, s:I}}", "object", "list", "model",
-                                  server_model_json(s, job), "data", job->predictions, "usage",
-                                  "prompt_tokens", (json_int_t)job->prompt_tokens, "total_tokens",
-                                  (json_int_t)job->prompt_tokens));
-    job_end(job);
+    server_job_write_json(job, json_pack("{s:s, s:o, s:O, s:{s:I, s:I}}", "object", "list", "model",
+                                         server_model_json(s, job), "data", job->predictions,
+                                         "usage", "prompt_tokens", (json_int_t)job->prompt_tokens,
+                                         "total_tokens", (json_int_t)job->prompt_tokens));
+    server_job_end(job);
     return STATUS_OK;
 }

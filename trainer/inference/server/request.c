@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
+
 /* The request that is read, and the field for error messages. */
 struct reader {
     struct request *q;
@@ -72,6 +74,13 @@ static status read_text(struct reader *r, const char *name, const char **out)
     return STATUS_OK;
 }
 
+/* Returns whether the request has a field that is not null. */
+static bool has_field(const struct reader *r, const char *name)
+{
+    const json_t *value = json_object_get(r->q->root, name);
+    return value != NULL && !json_is_null(value);
+}
+
 /* Refuses a field that would change the answer, unless its value has no effect. */
 static status refuse_field(struct reader *r, const char *name)
 {
@@ -89,10 +98,7 @@ static status refuse_field(struct reader *r, const char *name)
 
 static status add_prompt(struct request *q, struct request_prompt **out)
 {
-    struct request_prompt *grown =
-        realloc(q->prompts, (size_t)(q->prompt_count + 1) * sizeof *grown);
-    REQUIRE(grown != NULL, STATUS_INTERNAL, "out of memory for %" PRId64 " texts", q->prompt_count);
-    q->prompts = grown;
+    TRY(GROW(q->prompts, q->prompt_count + 1, "texts"));
     *out = &q->prompts[q->prompt_count++];
     **out = (struct request_prompt){0};
     return STATUS_OK;
@@ -167,8 +173,8 @@ static status join_parts(const json_t *parts, size_t message, json_t **out)
                 "messages: message %zu has a part that is not text", message);
         bytes += json_string_length(text);
     }
-    char *joined = malloc(bytes + 1);
-    REQUIRE(joined != NULL, STATUS_INTERNAL, "out of memory for a message of %zu bytes", bytes);
+    char *joined = NULL;
+    TRY(ALLOCATE(joined, bytes + 1, "a message"));
     json_array_foreach(parts, i, part)
     {
         const json_t *text = json_object_get(part, "text");
@@ -248,6 +254,56 @@ static status read_stops(struct reader *r)
     return STATUS_OK;
 }
 
+/* Reads the settings of beam search: use_beam_search and best_of as in vLLM, or num_beams as in
+ * transformers. */
+static status read_beams(struct reader *r)
+{
+    struct request *q = r->q;
+    struct generate_options *o = &q->options;
+    bool is_used = false;
+    int64_t beams = 1, best_of = q->n;
+    TRY(read_number(r, "length_penalty", -GENERATE_LENGTH_PENALTY_MAX, GENERATE_LENGTH_PENALTY_MAX,
+                    &o->length_penalty));
+    q->has_early_stopping = has_field(r, "early_stopping");
+    TRY(read_flag(r, "early_stopping", &o->early_stopping));
+    TRY(read_flag(r, "use_beam_search", &is_used));
+    TRY(read_integer(r, "num_beams", 1, REQUEST_CHOICES_MAX, &beams));
+    TRY(read_integer(r, "best_of", 1, REQUEST_CHOICES_MAX, &best_of));
+    is_used = is_used || beams > 1;
+    REQUIRE(is_used || best_of == q->n, STATUS_DATA,
+            "best_of needs use_beam_search; without it, best_of must be equal to n");
+    if (!is_used) {
+        return STATUS_OK;
+    }
+    REQUIRE(beams == 1 || !has_field(r, "best_of") || beams == best_of, STATUS_DATA,
+            "num_beams is %" PRId64 ", but best_of is %" PRId64 "; give one of them", beams,
+            best_of);
+    o->num_beams = beams > 1 ? beams : best_of;
+    o->num_samples = q->n;
+    *r->parameter = "use_beam_search";
+    REQUIRE(o->num_beams > 1, STATUS_DATA,
+            "use_beam_search needs the number of beams: set best_of to a number above 1");
+    REQUIRE(q->n <= o->num_beams, STATUS_DATA, "n is %" PRId64 ", more than the %" PRId64 " beams",
+            q->n, o->num_beams);
+    REQUIRE(!q->stream, STATUS_DATA, "stream is not supported with beam search; leave it out");
+    return STATUS_OK;
+}
+
+/* Refuses the fields for which beam search has no output. */
+static status check_beams(struct reader *r)
+{
+    const struct request *q = r->q;
+    if (q->options.num_beams == 1) {
+        return STATUS_OK;
+    }
+    *r->parameter = "logprobs";
+    REQUIRE(q->top_logprobs < 0, STATUS_DATA,
+            "logprobs is not supported with beam search; leave it out");
+    *r->parameter = "echo";
+    REQUIRE(!q->echo, STATUS_DATA, "echo is not supported with beam search; leave it out");
+    return STATUS_OK;
+}
+
 static status read_sampling(struct reader *r)
 {
     struct request *q = r->q;
@@ -265,9 +321,7 @@ static status read_sampling(struct reader *r)
     q->options.sampler.top_k = q->options.sampler.top_k < 0 ? 0 : q->options.sampler.top_k;
     q->has_seed = get_field(r, "seed") != NULL;
     q->options.sampler.seed = (uint64_t)seed;
-    int64_t best_of = q->n;
-    TRY(read_integer(r, "best_of", 1, REQUEST_CHOICES_MAX, &best_of));
-    REQUIRE(best_of == q->n, STATUS_DATA, "best_of is not supported; it must be equal to n");
+    TRY(read_beams(r));
     TRY(refuse_field(r, "presence_penalty"));
     TRY(refuse_field(r, "frequency_penalty"));
     return refuse_field(r, "logit_bias");
@@ -297,6 +351,7 @@ static status read_completion(struct reader *r)
     TRY(read_integer(r, "logprobs", 0, REQUEST_TOP_MAX, &q->top_logprobs));
     *r->parameter = "max_tokens";
     REQUIRE(q->max_tokens > 0 || q->echo, STATUS_DATA, "max_tokens 0 needs echo");
+    TRY(check_beams(r));
     return refuse_field(r, "suffix");
 }
 
@@ -314,6 +369,7 @@ static status read_chat(struct reader *r)
     TRY(read_integer(r, "top_logprobs", 0, REQUEST_TOP_MAX, &top));
     REQUIRE(top < 0 || has_logprobs, STATUS_DATA, "top_logprobs needs logprobs");
     q->top_logprobs = !has_logprobs ? -1 : top < 0 ? 0 : top;
+    TRY(check_beams(r));
     TRY(refuse_field(r, "tools"));
     TRY(refuse_field(r, "functions"));
     const json_t *format = get_field(r, "response_format");
@@ -380,6 +436,7 @@ status request_parse(enum request_kind kind, const char *body, size_t bytes, str
         .max_tokens = -1,
         .top_logprobs = -1,
     };
+    out->options.length_penalty = NAN;
     out->root = json_loadb(body, bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
     REQUIRE(out->root != NULL, STATUS_DATA, "the body is not valid JSON: line %d, column %d: %s",
             error.line, error.column, error.text);

@@ -41,8 +41,9 @@ struct request {
     struct chat_message *messages; /* REQUEST_CHAT */
     int64_t message_count;
     const char *question; /* REQUEST_ANSWER */
-    struct generate_options options;
-    bool has_seed;
+    struct generate_options
+        options; /* num_beams above 1: beam search; length_penalty NaN: not given */
+    bool has_seed, has_early_stopping;
     int64_t n;
     int64_t max_tokens;   /* -1: not given */
     int64_t top_logprobs; /* -1: no log-probabilities */

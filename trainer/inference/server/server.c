@@ -21,13 +21,13 @@ enum { CHUNK_TOKENS = 256, IDLE_MILLISECONDS = 100, CLOSE_SECONDS = 10 };
 
 /* ---- the queue ---- */
 
-json_t *server_model_json(const struct server *s, const struct job *job)
+json_t *server_model_json(const struct server *s, const struct server_job *job)
 {
     const char *name = job->request.model[0] != '\0' ? job->request.model : s->options->checkpoint;
     return json_text_create(name, strlen(name));
 }
 
-bool server_submit(struct server *s, struct job *job)
+bool server_submit(struct server *s, struct server_job *job)
 {
     pthread_mutex_lock(&s->lock);
     bool is_accepted = !s->is_stopping && s->open_jobs < s->options->max_queue;
@@ -48,7 +48,7 @@ bool server_submit(struct server *s, struct job *job)
 }
 
 /* Moves all jobs of the queue to the end of a list. */
-static void take_jobs(struct server *s, struct job **list)
+static void take_jobs(struct server *s, struct server_job **list)
 {
     while (*list != NULL) {
         list = &(*list)->next;
@@ -59,7 +59,7 @@ static void take_jobs(struct server *s, struct job **list)
     pthread_mutex_unlock(&s->lock);
 }
 
-static void finish_job(struct server *s, struct job *job)
+static void finish_job(struct server *s, struct server_job *job)
 {
     atomic_fetch_add(&s->metrics.finished, 1);
     atomic_fetch_add(&s->metrics.request_microseconds,
@@ -69,12 +69,12 @@ static void finish_job(struct server *s, struct job *job)
     s->open_jobs--;
     atomic_store(&s->metrics.open, s->open_jobs);
     pthread_mutex_unlock(&s->lock);
-    job_release(job);
+    server_job_release(job);
 }
 
 /* ---- jobs ---- */
 
-static bool is_done(struct job *job)
+static bool is_done(struct server_job *job)
 {
     pthread_mutex_lock(&job->lock);
     bool done = job->is_done;
@@ -82,31 +82,34 @@ static bool is_done(struct job *job)
     return done;
 }
 
-/* Starts as many sequences of a job as there are free slots. */
-static status start_completions(struct server *s, struct job *job, bool *is_full)
+/* Starts the sequences of a job for which slots are free, or the beam searches for which there is
+ * room. The jobs of each of the two kinds start in the order of their arrival. If a job has to
+ * wait, is_full[has_beams] is set, and later jobs of its kind wait too. */
+static status start_completions(struct server *s, struct server_job *job, bool is_full[2])
 {
-    while (!*is_full && job->completions_started < job->completion_count) {
-        TRY(completion_start(s, job, is_full));
+    bool *must_wait = &is_full[job->request.options.num_beams > 1];
+    while (!*must_wait && job->completions_started < job->completion_count) {
+        TRY(completion_start(s, job, must_wait));
     }
     return STATUS_OK;
 }
 
 /* Advances the state of a job without a pass of the engine. Returns whether it has ended. */
-static bool update_job(struct server *s, struct job *job, bool *is_full)
+static bool update_job(struct server *s, struct server_job *job, bool is_full[2])
 {
     bool is_late = clock_seconds() - job->arrival_seconds > (double)s->options->timeout_seconds;
     status result = STATUS_OK;
-    if (job_is_cancelled(job)) {
+    if (server_job_is_cancelled(job)) {
         completion_cancel(s, job);
         atomic_fetch_add(&s->metrics.cancelled, 1);
-        job_end(job);
+        server_job_end(job);
         return true;
     }
     bool is_waiting = job->completion_count > 0 ? job->completions_started < job->completion_count
                                                 : job->predictions == NULL;
     if (is_late && is_waiting) {
         completion_cancel(s, job);
-        job_fail(job, 503, "timeout", "the server is busy; the request has waited too long");
+        server_job_fail(job, 503, "timeout", "the server is busy; the request has waited too long");
         return true;
     }
     if (job->completion_count == 0) {
@@ -119,19 +122,19 @@ static bool update_job(struct server *s, struct job *job, bool *is_full)
     }
     if (result != STATUS_OK) {
         completion_cancel(s, job);
-        job_fail_pending(job, result);
+        server_job_fail_pending(job, result);
     }
     return is_done(job);
 }
 
 /* Updates all jobs, the oldest first, and removes those that have ended. */
-static void update_jobs(struct server *s, struct job **list)
+static void update_jobs(struct server *s, struct server_job **list)
 {
-    bool is_full = false;
+    bool is_full[2] = {false, false};
     int64_t running = 0, waiting = 0;
     while (*list != NULL) {
-        struct job *job = *list;
-        if (update_job(s, job, &is_full)) {
+        struct server_job *job = *list;
+        if (update_job(s, job, is_full)) {
             *list = job->next;
             completion_cancel(s, job);
             finish_job(s, job);
@@ -146,16 +149,16 @@ static void update_jobs(struct server *s, struct job **list)
 }
 
 /* Fails all running jobs after an error of a pass. */
-static void fail_jobs(struct server *s, struct job *list, status result)
+static void fail_jobs(struct server *s, struct server_job *list, status result)
 {
     struct status_note note = {0};
     (void)result;
     status_take(&note);
     log_warning("SERVE", "a pass of the model failed: %s", note.text);
-    for (struct job *job = list; job != NULL; job = job->next) {
+    for (struct server_job *job = list; job != NULL; job = job->next) {
         if (job->completions_started > job->completions_ended) {
             completion_cancel(s, job);
-            job_fail(job, 500, NULL, note.text);
+            server_job_fail(job, 500, NULL, note.text);
         }
     }
 }
@@ -206,7 +209,7 @@ static void check_stop(struct server *s)
 
 static status run_loop(struct server *s)
 {
-    struct job *list = NULL;
+    struct server_job *list = NULL;
     for (;;) {
         check_stop(s);
         take_jobs(s, &list);
@@ -228,7 +231,7 @@ static status run_loop(struct server *s)
     }
 }
 
-/* Waits until the clients have received all responses, but not for long. */
+/* Waits until the clients have received all responses, at most CLOSE_SECONDS. */
 static void wait_for_clients(struct server *s)
 {
     double end = clock_seconds() + CLOSE_SECONDS;
@@ -274,7 +277,7 @@ static status read_source_settings(struct server *s)
     const struct generation_context context = {
         .vocabulary = c->vocabulary,
         .positions = c->positions,
-        .end_token = tokenizer_eos(session->tokenizer),
+        .end_token = tokenizer_eos(tokenizer_target(session->tokenizer)),
         .max_new_tokens = c->positions - 1,
     };
     s->source = (struct source_text){.from = s->options->source_language,
@@ -297,11 +300,10 @@ static status read_source_settings(struct server *s)
     return STATUS_OK;
 }
 
-/* Opens the chat template of a causal model, if it has one. */
+/* Opens the chat template of the tokenizer, if it has one. */
 static status open_template(struct server *s)
 {
-    if (!s->has_source &&
-        chat_open(s->session.tokenizer_dir, s->session.tokenizer, &s->template) != STATUS_OK) {
+    if (chat_open(s->session.tokenizer_dir, s->session.tokenizer, &s->template) != STATUS_OK) {
         REQUIRE(status_pending()->code == STATUS_NO_INPUT, status_pending()->code, "no template");
         status_clear();
     }

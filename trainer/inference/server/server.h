@@ -25,6 +25,6 @@ struct server_options {
 /* server_run - open the checkpoint and serve it until SIGTERM, SIGINT or SIGHUP. Running answers
  * are finished first. Prints one line with the address to standard output.
  *
- * Errors    those of weights_open_checkpoint; STATUS_UNAVAILABLE if the address cannot be used or
+ * Errors    as weights_open_checkpoint; STATUS_UNAVAILABLE if the address cannot be used or
  *           the device is not the CPU; STATUS_NO_INPUT, STATUS_DATA for the key file */
 status server_run(const struct server_options *options);

@@ -7,9 +7,9 @@
 #include "datasets/chat/chat.h"
 #include "trainer/inference/engine.h"
 #include "trainer/inference/prediction/text_batch.h"
-#include "trainer/inference/server/job_impl.h"
-#include "trainer/inference/server/metrics.h"
 #include "trainer/inference/server/server.h"
+#include "trainer/inference/server/server_job_impl.h"
+#include "trainer/inference/server/server_metrics.h"
 #include "trainer/inference/source_text.h"
 #include "trainer/setup/session.h"
 
@@ -28,23 +28,24 @@ struct server {
     struct source_text source;        /* of an encoder-decoder */
     struct generate_options defaults; /* of an encoder-decoder: start token and constraints */
     int64_t max_tokens;               /* of a sequence with its prompt */
+    int64_t beams;                    /* of all running beam searches, at most max_num_seqs */
     char api_key[SERVER_KEY_BYTES];   /* "": none */
     int64_t started;                  /* Unix time */
-    struct metrics metrics;
+    struct server_metrics metrics;
     struct http *http;
 
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    struct job *first, *last; /* the queue */
-    int64_t open_jobs;        /* in the queue, waiting or running */
-    int64_t open_exchanges;   /* requests without a complete response */
-    bool is_stopping;         /* new requests are refused */
+    struct server_job *first, *last; /* the queue */
+    int64_t open_jobs;               /* in the queue, waiting or running */
+    int64_t open_exchanges;          /* requests without a complete response */
+    bool is_stopping;                /* new requests are refused */
 };
 
 /* server_submit - put a job into the queue. The queue takes over one reference.
  *
  * Returns   false: the queue is full, or the server stops */
-bool server_submit(struct server *s, struct job *job);
+bool server_submit(struct server *s, struct server_job *job);
 
 /* server_can - return whether the model can answer this kind of request. */
 bool server_can(const struct server *s, enum request_kind kind);
@@ -53,7 +54,7 @@ bool server_can(const struct server *s, enum request_kind kind);
  * checkpoint if the request has none.
  *
  * Memory    the caller owns the value; NULL if memory is exhausted */
-json_t *server_model_json(const struct server *s, const struct job *job);
+json_t *server_model_json(const struct server *s, const struct server_job *job);
 
 /* http_start - listen and start the HTTP thread.
  *
@@ -71,32 +72,34 @@ void http_stop(struct http **h);
  *
  * Order     called on the HTTP thread
  * Errors    STATUS_DATA; *code is then the word for programs, or NULL */
-status completion_prepare(struct server *s, struct job *job, const char **code);
+status completion_prepare(struct server *s, struct server_job *job, const char **code);
 
-/* completion_start - put the next sequence of a job into the engine.
+/* completion_start - put the next sequence of a job into the engine, or begin the beam search of
+ * its next prompt.
  *
- * Returns   *is_full true: no slot is free */
-status completion_start(struct server *s, struct job *job, bool *is_full);
+ * Returns   *is_full true: no slot is free, or too many beams are running */
+status completion_start(struct server *s, struct server_job *job, bool *is_full);
 
-/* completion_update - send the output of ended sequences and remove them from the engine. Ends the
- * job after its last sequence. stop: end the running ones at their present length. */
-status completion_update(struct server *s, struct job *job, bool stop);
+/* completion_update - advance beam searches by one token, send the output of ended sequences and
+ * remove them from the engine. Ends the job after its last sequence. stop: end the running ones at
+ * their present length. */
+status completion_update(struct server *s, struct server_job *job, bool stop);
 
-/* completion_cancel - remove all sequences of a job from the engine. */
-void completion_cancel(struct server *s, struct job *job);
+/* completion_cancel - remove all sequences of a job from the engine, and end its beam searches. */
+void completion_cancel(struct server *s, struct server_job *job);
 
 /* server_prepare_prediction - encode the texts of a request for embeddings, masks, labels or
  * answers.
  *
  * Order     called on the HTTP thread
  * Errors    as completion_prepare */
-status server_prepare_prediction(struct server *s, struct job *job, const char **code);
+status server_prepare_prediction(struct server *s, struct server_job *job, const char **code);
 
 /* server_run_prediction - answer the next text of such a request with passes of the model. The job
  * ends after its last text. Other jobs advance between two texts.
  *
  * Order     called on the model's thread */
-status server_run_prediction(struct server *s, struct job *job);
+status server_run_prediction(struct server *s, struct server_job *job);
 
 /* server_encode_prompt - encode one text or check one list of ids.
  *

@@ -5,8 +5,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "base/doubles.h"
 #include "base/memory.h"
+#include "base/number.h"
 #include "base/text.h"
 #include "trainer/logging/report/report_impl.h"
 
@@ -55,7 +55,7 @@ static double compute_median(const struct history_series *s)
         return NAN;
     }
     memcpy(sorted, s->values, (size_t)s->count * sizeof *sorted);
-    double median = doubles_median(sorted, s->count);
+    double median = number_median(sorted, s->count);
     free(sorted);
     return median;
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/input/line_reader.h"
+#include "base/memory.h"
 #include "trainer/recipe/recipe.h"
 
 /* A foreign file must not create an unlimited number of curves. */
@@ -20,27 +21,13 @@ const struct history_series *history_find(const struct history_table *table, con
     return NULL;
 }
 
-/* Changes the capacity of an array. */
-static status grow_array(void **items, size_t item_bytes, int64_t capacity)
-{
-    void *larger = realloc(*items, (size_t)capacity * item_bytes);
-    REQUIRE(larger != NULL, STATUS_INTERNAL, "out of memory for %lld values of metrics.jsonl",
-            (long long)capacity);
-    *items = larger;
-    return STATUS_OK;
-}
-
 static status add_series(struct history_table *table, const char *name, struct history_series **out)
 {
     *out = NULL;
     if (table->count == SERIES_LIMIT) {
         return STATUS_OK;
     }
-    if (table->count == table->capacity) {
-        int capacity = 2 * table->capacity + 16;
-        TRY(grow_array((void **)&table->series, sizeof *table->series, capacity));
-        table->capacity = capacity;
-    }
+    TRY(RESERVE(table->series, table->capacity, table->count + 1, "the fields of metrics.jsonl"));
     char *copy = strdup(name);
     REQUIRE(copy != NULL, STATUS_INTERNAL, "out of memory for a name of metrics.jsonl");
     *out = &table->series[table->count++];
@@ -61,12 +48,9 @@ static status add_value(struct history_table *table, const char *name, double st
     while (s->count > 0 && s->steps[s->count - 1] >= step) {
         s->count--;
     }
-    if (s->count == s->capacity) {
-        int64_t capacity = 2 * s->capacity + 64;
-        TRY(grow_array((void **)&s->steps, sizeof *s->steps, capacity));
-        TRY(grow_array((void **)&s->values, sizeof *s->values, capacity));
-        s->capacity = capacity;
-    }
+    int64_t capacity = s->capacity;
+    TRY(RESERVE(s->steps, capacity, s->count + 1, "the values of metrics.jsonl"));
+    TRY(RESERVE(s->values, s->capacity, s->count + 1, "the values of metrics.jsonl"));
     s->steps[s->count] = step;
     s->values[s->count++] = value;
     return STATUS_OK;
@@ -177,8 +161,8 @@ static status read_settings(const char *folder, struct history *h)
 {
     char path[FILE_PATH_BYTES];
     TRY(file_join(path, folder, "recipe.yaml"));
-    struct recipe *recipe = calloc(1, sizeof *recipe);
-    REQUIRE(recipe != NULL, STATUS_INTERNAL, "out of memory for the recipe of %s", folder);
+    struct recipe *recipe = NULL;
+    TRY(ALLOCATE(recipe, 1, folder));
     if (file_exists(path) && recipe_read(path, NULL, 0, recipe) == STATUS_OK) {
         json_decref(h->settings);
         h->settings = json_object();

@@ -15,7 +15,8 @@ struct history_series {
 };
 
 struct history_table {
-    int count, capacity;
+    int count;
+    int64_t capacity;
     struct history_series *series; /* [count], in the order of their first values */
 };
 

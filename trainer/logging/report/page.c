@@ -1,12 +1,15 @@
 /* The HTML page of a report. */
-#include <inttypes.h>
+#include <ctype.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "base/memory.h"
 #include "trainer/logging/report/report.h"
 #include "trainer/logging/report/report_impl.h"
+
+const char *const report_page_suffixes[REPORT_PAGE_SUFFIXES] = {".html", ".htm", ".xhtml"};
 
 /* A foreign file must not create a table of any size; `train` writes matrices of 32 labels. */
 enum { MATRIX_LABELS_MAX = 128, SAMPLES_MAX = 100 };
@@ -600,14 +603,31 @@ status report_check_output(const char *path)
     return STATUS_OK;
 }
 
+status report_check_suffix(const char *path, const char *const *suffixes, int count,
+                           const char *what)
+{
+    const char *slash = strrchr(path, '/'), *name = slash != NULL ? slash + 1 : path;
+    const char *suffix = strrchr(name, '.');
+    if (suffix == NULL || suffix == name || !isalpha((unsigned char)suffix[1])) {
+        return STATUS_OK;
+    }
+    for (int i = 0; i < count; i++) {
+        if (strcasecmp(suffix, suffixes[i]) == 0) {
+            return STATUS_OK;
+        }
+    }
+    RAISE(STATUS_USAGE, "--output %s: %s; give the file a name that ends with %s", path, what,
+          suffixes[0]);
+}
+
 status report_write_run(const char *folder)
 {
-    struct history *history = calloc(1, sizeof *history);
+    struct history *history = NULL;
     char path[FILE_PATH_BYTES], *text = NULL;
     size_t bytes = 0;
     FILE *memory = NULL;
     status result = STATUS_OK;
-    REQUIRE(history != NULL, STATUS_INTERNAL, "out of memory for the report of %s", folder);
+    TRY(ALLOCATE(history, 1, folder));
     TRY_GOTO(result, done, history_read(folder, history));
     TRY_GOTO(result, done, file_join(path, folder, "report.html"));
     memory = open_memstream(&text, &bytes);

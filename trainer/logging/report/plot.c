@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "base/text.h"
 #include "trainer/logging/report/report.h"
 #include "trainer/logging/report/report_impl.h"
@@ -101,11 +102,11 @@ enum chart_unit report_field_unit(const char *field)
 status report_write_plot(const struct history *runs, int count, const char *field, FILE *file)
 {
     char title[FILE_PATH_BYTES + 128];
-    struct report_names *names = calloc(1, sizeof *names);
-    struct chart *chart = calloc(1, sizeof *chart);
+    struct report_names *names = NULL;
+    struct chart *chart = NULL;
     status result = STATUS_OK;
-    REQUIRE_GOTO(result, done, names != NULL && chart != NULL, STATUS_INTERNAL,
-                 "out of memory for a chart");
+    TRY_GOTO(result, done, ALLOCATE(names, 1, "a chart"));
+    TRY_GOTO(result, done, ALLOCATE(chart, 1, "a chart"));
     snprintf(title, sizeof title, "%s%s%s", count == 1 ? runs[0].name : "", count == 1 ? ": " : "",
              field);
     chart->title = title;
@@ -207,8 +208,8 @@ status report_write_text(const struct history *run, const char *field, int colum
                                              history_find(&run->evaluate, field)};
     int width = columns > TEXT_LABEL + 12 ? columns - TEXT_LABEL - 2 : 10;
     bool any = false;
-    double *values = calloc((size_t)width, sizeof *values);
-    REQUIRE(values != NULL, STATUS_INTERNAL, "out of memory for a chart");
+    double *values = NULL;
+    TRY(ALLOCATE(values, width, "a chart"));
     for (int k = 0; k < 2; k++) {
         if (series[k] != NULL && series[k]->count > 1) {
             fputs(any ? "\n" : "", file);

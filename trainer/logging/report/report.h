@@ -28,16 +28,26 @@ status report_write_plot(const struct history *runs, int count, const char *fiel
  * Errors    as for report_write_plot */
 status report_write_text(const struct history *run, const char *field, int columns, FILE *file);
 
-/* The attention weights of a text. */
-struct report_attention {
-    const char *title;         /* name of the model */
-    const char *const *tokens; /* [count] UTF-8 */
-    int64_t count, layers, heads;
-    const float *weights; /* [layers, heads, count, count]: query, then key */
+/* One attention of a model, for example the cross-attention of an encoder-decoder. */
+struct report_attention_part {
+    const char *name;           /* shown to select the part; not used if there is only one */
+    const char *const *queries; /* [query_count] UTF-8 */
+    const char *const *keys;    /* [key_count]; equal to queries for self-attention */
+    int64_t query_count, key_count, layers;
+    const float *weights; /* [layers, heads, query_count, key_count] */
 };
 
-/* report_attention_bytes - return the approximate size of the page of report_write_attention. */
-int64_t report_attention_bytes(int64_t layers, int64_t heads, int64_t tokens);
+/* The attention weights of a text, or of a source and its target. */
+struct report_attention {
+    const char *title; /* name of the model */
+    int64_t heads;
+    const struct report_attention_part *parts; /* [part_count] */
+    int part_count;
+};
+
+/* report_attention_bytes - return the approximate size of one attention in the page of
+ * report_write_attention. */
+int64_t report_attention_bytes(int64_t layers, int64_t heads, int64_t queries, int64_t keys);
 
 /* report_write_attention - write a self-contained HTML page with a picture of each head.
  *
@@ -50,7 +60,18 @@ void report_write_attention(const struct report_attention *a, FILE *file);
  * Errors    STATUS_CREATE */
 status report_check_output(const char *path);
 
+enum { REPORT_PAGE_SUFFIXES = 3 };
+extern const char *const report_page_suffixes[REPORT_PAGE_SUFFIXES]; /* .html and others */
+
+/* report_check_suffix - refuse a file name such as page.png: a reader would expect another format.
+ * A name without a suffix is accepted.
+ *
+ * Units     what: the content of the file, as a sentence for the error
+ * Errors    STATUS_USAGE: the suffix is none of suffixes[count] */
+status report_check_suffix(const char *path, const char *const *suffixes, int count,
+                           const char *what);
+
 /* report_write_run - write report.html into a run folder.
  *
- * Errors    those of history_read and file_write; STATUS_INTERNAL out of memory */
+ * Errors    as history_read and file_write; STATUS_INTERNAL out of memory */
 status report_write_run(const char *folder);

@@ -12,6 +12,7 @@ struct bench_operation {
     double seconds, roofline_seconds; /* per step */
     double share;                     /* of the step; bench_kernels: roofline / measured time */
     double flops, bytes;
+    double idle_share; /* of the threads' time in GEMMs, from the sizes of their units; CPU only */
 };
 
 /* Communication of a step: its time without computation, the time that the rank waited for it, and
@@ -57,8 +58,8 @@ struct bench_kernels {
 
 /* bench_kernels_run - measure the main operations of the device, each one separately.
  *
- * Sizes are those of the session's model and of a micro-batch of its recipe. The classifier and
- * the optimizer use the recipe's label smoothing and type of moments. Not collective.
+ * The session's model and a micro-batch of its recipe determine the sizes. The classifier and the
+ * optimizer use the recipe's label smoothing and type of moments. Not collective.
  *
  * Units     repeats: number of samples; the median is reported
  * Errors    STATUS_RECIPE if parallel.tensor is above 1 */

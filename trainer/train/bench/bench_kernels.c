@@ -1,22 +1,21 @@
 /* bireme bench kernels: the times of the main operations of kernels.h, with the sizes of a recipe's
  * model and micro-batch. `runs` lists them. linear_add, fp8_linear_*, activation_forward,
- * classifier_logits, op_round_weights, op_loss_stats, op_scale, op_softcap, op_add and the
- * operations of control.h are not measured.
+ * classifier_logits, op_round_weights, op_loss_stats, head_loss_run, op_scale, op_softcap, op_add
+ * and the operations of control.h are not measured.
  *
  * A sample is a sequence of calls that takes a few milliseconds, followed by a wait for its end.
  * The launches on a GPU overlap as in a training step. Operands stay in the caches between calls
  * if all of them fit. The data are random, never zeros. */
-#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/arena.h"
 #include "base/clock.h"
 #include "base/deadlines.h"
-#include "base/doubles.h"
+#include "base/device/arena.h"
 #include "base/log.h"
 #include "base/memory.h"
+#include "base/number.h"
 #include "base/random.h"
 #include "trainer/setup/derive.h"
 #include "trainer/setup/session.h"
@@ -26,7 +25,7 @@ static const double sample_seconds = 0.01;
 
 enum { CALLS_MAX = 200, BLOCK = 1 << 16, GATHERED = 8 };
 
-/* Elements of flat slices. They must not fit into the caches; those of a GPU have 50 MB. */
+/* Elements of flat slices. They must not fit into the caches. The caches of a GPU have 50 MB. */
 enum { FLAT_ELEMS = 1 << 24, FLAT_ELEMS_ON_GPU = 1 << 27 };
 
 struct kernels_bench {
@@ -116,8 +115,8 @@ static status write_to_device(struct kernels_bench *b, void *to, const void *fro
  * operand, second moments included. */
 static status fill_random(struct kernels_bench *b, const struct arena *arena)
 {
-    float *block = malloc(BLOCK * sizeof *block);
-    REQUIRE(block != NULL, STATUS_INTERNAL, "out of memory for random numbers");
+    float *block = NULL;
+    TRY(ALLOCATE(block, BLOCK, "random numbers"));
     uint64_t key = random_key(1, RANDOM_TEST, 0, 0);
     for (int64_t i = 0; i < BLOCK; i++) {
         uint32_t bits; /* bf16 in both halves */
@@ -141,8 +140,8 @@ static status fill_ids(struct kernels_bench *b)
 {
     int64_t n = b->rows, sequences = n / b->sequence;
     size_t bytes = (size_t)n * sizeof(int32_t);
-    int32_t *ids = calloc((size_t)n * 4 + 1, sizeof *ids);
-    REQUIRE(ids != NULL, STATUS_INTERNAL, "out of memory for %" PRId64 " ids", n);
+    int32_t *ids = NULL;
+    TRY(ALLOCATE(ids, (size_t)n * 4 + 1, "ids"));
     uint64_t key = random_key(1, RANDOM_TEST, 1, 0);
     for (int64_t i = 0; i < n; i++) {
         ids[i] = (int32_t)random_below(key, (uint64_t)i, (uint64_t)b->config.vocabulary);
@@ -430,25 +429,25 @@ static status measure_sample(struct kernels_bench *b, status (*run)(struct kerne
     return STATUS_OK;
 }
 
-/* Computes the median time of `repeats` samples. A first call determines the number
- * of calls of a sample. */
+/* Computes the median time of `repeats` samples. A first call determines the number of calls per
+ * sample. */
 static status time_operation(struct kernels_bench *b, status (*run)(struct kernels_bench *b),
                              int repeats, double *seconds)
 {
-    double *samples = calloc((size_t)repeats, sizeof *samples);
-    REQUIRE(samples != NULL, STATUS_INTERNAL, "out of memory for %d times", repeats);
+    double *samples = NULL;
+    TRY(ALLOCATE(samples, repeats, "times"));
     status result = measure_sample(b, run, 1, seconds);
     int calls = (int)fmin(CALLS_MAX, 1 + sample_seconds / fmax(*seconds, 1e-9));
     for (int i = 0; i < repeats && result == STATUS_OK; i++) {
         result = measure_sample(b, run, calls, &samples[i]);
     }
-    *seconds = doubles_median(samples, repeats);
+    *seconds = number_median(samples, repeats);
     free(samples);
     return result;
 }
 
-/* Gets the name, FLOPs and bytes of an operation. The name stays NULL if the
- * back end does not implement it. */
+/* Gets the name, FLOPs and bytes of an operation. The name stays NULL if the back-end does not
+ * implement it. */
 static status describe_operation(struct kernels_bench *b, status (*run)(struct kernels_bench *b),
                                  struct bench_operation *out)
 {
@@ -547,7 +546,7 @@ status bench_kernels_run(struct session *s, int repeats, struct bench_kernels *o
     b.vocabulary = model_vocabulary_rows(&b.config, 1);
     b.label_smoothing = (float)s->recipe.train.label_smoothing_factor;
     int64_t max_elems = device_is_host(s->device) ? FLAT_ELEMS : FLAT_ELEMS_ON_GPU;
-    b.flat_elems = model_elements(s->model) < max_elems ? model_elements(s->model) : max_elems;
+    b.flat_elems = model_elems(s->model) < max_elems ? model_elems(s->model) : max_elems;
     b.adamw = make_adamw(b.flat_elems, derive_moment_dtype(&s->recipe));
     TRY(arena_create(s->device, 0, "the operations' operands", &arena));
     status result = take_operands(&b, &arena);

@@ -1,6 +1,4 @@
 /* bireme bench step: the time of a training step, of its operations and of its GEMMs alone. */
-#include "base/doubles.h"
-#include "base/memory.h"
 #include "trainer/train/bench/bench.h"
 
 #include <inttypes.h>
@@ -11,12 +9,15 @@
 #include "base/clock.h"
 #include "base/deadlines.h"
 #include "base/log.h"
+#include "base/memory.h"
+#include "base/number.h"
 #include "datasets/loader/batch_upload.h"
+#include "trainer/model/linear.h"
 #include "trainer/setup/derive.h"
 #include "trainer/train/bench/random_batch.h"
-#include "trainer/train/loss_readback.h"
-#include "trainer/train/micro_batch.h"
-#include "trainer/train/sharded_optimizer.h"
+#include "trainer/train/step/loss_readback.h"
+#include "trainer/train/step/micro_batch.h"
+#include "trainer/train/step/sharded_optimizer.h"
 
 struct bench {
     struct session *session;
@@ -129,8 +130,8 @@ static int64_t count_targets(const struct batch *batch)
     return count;
 }
 
-/* Lists this rank's GEMMs in the linear layers of all blocks and in the output layers,
- * one forward and two backward each. */
+/* Lists this rank's GEMMs in the linear layers of all blocks and in the output layers, one forward
+ * and two backward each. */
 static int list_gemms(const struct bench *b, struct gemm_shape out[GEMMS_MAX])
 {
     const struct model_config *c = model_get_config(b->session->model);
@@ -196,7 +197,7 @@ static int find_fastest_algorithm(const gemm_times *times, int repeats, int gemm
         for (int i = 0; i < repeats; i++) {
             scratch[i] = times[i][gemm][algorithm];
         }
-        double time = doubles_median(scratch, repeats);
+        double time = number_median(scratch, repeats);
         fastest = time < least ? algorithm : fastest;
         least = fmin(time, least);
     }
@@ -214,19 +215,18 @@ static double compute_roofline(const gemm_times *times, int repeats, int count, 
             sums[i] += times[i][p][algorithm];
         }
     }
-    return doubles_median(sums, repeats);
+    return number_median(sums, repeats);
 }
 
 /* Measures the bytes per second that a copy larger than the caches reads and writes.
  *
- * The copy uses op_cast, and so the threads of the kernels, to get a rate that operations can
- * reach. */
+ * The copy uses op_cast, and so the threads of the kernels, to get a reachable rate. */
 static status measure_copy_rate(struct bench *b, double *out)
 {
     enum { COPIES = 5 };
     struct session *s = b->session;
     const struct optimizer *o = sharded_optimizer_inner(b->optimizer);
-    int64_t elements = optimizer_elements(o);
+    int64_t elements = optimizer_elems(o);
     enum dtype dtype = optimizer_moment_dtype(o);
     struct tensor to = tensor_view(optimizer_moment1(o), dtype, 1, elements);
     struct tensor from = tensor_view(optimizer_moment2(o), dtype, 1, elements);
@@ -237,7 +237,7 @@ static status measure_copy_rate(struct bench *b, double *out)
         TRY(device_wait(s->device, kernels_stream(s->kernels), DEADLINE_DEVICE_STEP_SECONDS));
         seconds[i] = clock_seconds() - start;
     }
-    *out = 2 * (double)dtype_bytes(dtype) * (double)elements / doubles_median(seconds, COPIES);
+    *out = 2 * (double)dtype_bytes(dtype) * (double)elements / number_median(seconds, COPIES);
     return STATUS_OK;
 }
 
@@ -268,6 +268,8 @@ static void store_operations(const struct timed_step *step, double flop_rate,
             .flops = step->times[i].flops,
             .bytes = step->times[i].bytes,
         };
+        const struct gemm_work *work = &step->times[i].gemm_work;
+        o->idle_share = work->possible > 0 ? 1 - work->done / work->possible : 0;
         o->share = o->seconds / step->seconds;
         o->roofline_seconds = o->bytes / out->copy_bytes_per_second;
         if (flop_rate > 0) {
@@ -314,19 +316,19 @@ static status measure_steps(struct bench *b, int repeats, bool roofline, struct 
     struct gemm_shape gemms[GEMMS_MAX];
     int count = list_gemms(b, gemms);
     bool host = device_is_host(b->session->device);
-    struct timed_step *steps = calloc((size_t)repeats + 1, sizeof *steps);
-    double *scratch = calloc(2 * (size_t)repeats, sizeof *scratch), ignored;
-    gemm_times *times = calloc((size_t)repeats, sizeof *times);
+    struct timed_step *steps = NULL;
+    double *scratch = NULL, ignored;
+    gemm_times *times = NULL;
     size_t free_bytes = 0, all_bytes = 0;
     status result = STATUS_OK;
-    REQUIRE_GOTO(result, done, steps != NULL && scratch != NULL && times != NULL, STATUS_INTERNAL,
-                 "out of memory for %d measurements", repeats);
+    TRY_GOTO(result, done, ALLOCATE(steps, repeats + 1, "measurements"));
+    TRY_GOTO(result, done, ALLOCATE(scratch, 2 * repeats, "measurements"));
+    TRY_GOTO(result, done, ALLOCATE(times, repeats, "measurements"));
     const struct mesh *mesh = &b->session->mesh;
-    /* the first step with FP8 operands is the second one */
-    int tuned_steps = b->session->recipe.train.precision == PRECISION_FP8 ? 2 : 1;
+    /* with delayed scales, the first step with FP8 operands is the second one */
+    int tuned_steps = derive_has_delayed_scales(&b->session->recipe) ? 2 : 1;
     log_info("%" PRId64 " parameters, %" PRId64 " tokens per step: %d warm-up steps, then %d steps",
-             model_elements(b->session->model), b->random.batch.tokens_seen, tuned_steps + 1,
-             repeats);
+             model_elems(b->session->model), b->random.batch.tokens_seen, tuned_steps + 1, repeats);
     for (int i = 0; i < tuned_steps; i++) {
         TRY_GOTO(result, done, time_step(b, &ignored));
         TRY_GOTO(result, done, session_tune(b->session, mesh->world, true));
@@ -343,7 +345,7 @@ static status measure_steps(struct bench *b, int repeats, bool roofline, struct 
     }
     out->data = read_traffic(mesh->data, roofline ? 2 * repeats : repeats);
     out->tensor = read_traffic(mesh->tensor, roofline ? 2 * repeats : repeats);
-    qsort(steps, (size_t)repeats, sizeof *steps, doubles_compare);
+    qsort(steps, (size_t)repeats, sizeof *steps, number_compare);
     out->step_seconds = steps[repeats / 2].seconds;
     out->roofline_seconds = roofline ? compute_roofline(times, repeats, count, scratch) : 0;
     out->tokens = b->random.batch.tokens_seen * comm_size(mesh->data);

@@ -15,6 +15,7 @@ struct builder {
     const struct recipe *recipe;
     enum example_kind kind;
     int64_t vocabulary, labels; /* ids and classes to draw from */
+    int64_t source_vocabulary;  /* ids of sources */
     int64_t tokens, texts;      /* of a text; of an example */
     int64_t source_tokens;      /* of a source */
     uint64_t key, drawn;
@@ -102,7 +103,7 @@ static void add_task_texts(struct builder *b)
 {
     enum model_head_kind head = objective_spec_head(b->recipe);
     bool reads_one_row = head == MODEL_HEAD_SEQUENCE || head == MODEL_HEAD_MULTIPLE_CHOICE;
-    bool reads_last_row = reads_one_row && objective_spec_reads_last_row(b->recipe);
+    bool reads_last_row = reads_one_row && derive_reads_last_row(b->recipe);
     for (int64_t t = 0; t < b->texts; t++) {
         int64_t row = b->out->batch.rows + (reads_last_row ? b->tokens - 1 : 0);
         add_text(b, 0);
@@ -119,7 +120,7 @@ static void add_source_and_target(struct builder *b)
     struct random_batch *o = b->out;
     struct batch_source *source = &o->batch.source;
     for (int64_t i = 0; i < b->source_tokens; i++) {
-        o->source_inputs[source->rows] = draw_id(b, b->vocabulary);
+        o->source_inputs[source->rows] = draw_id(b, b->source_vocabulary);
         o->source_positions[source->rows++] = (int32_t)i;
     }
     add_text(b, 0);
@@ -215,6 +216,7 @@ static void set_fields(struct builder *b)
     batch->token_type_ids = o->token_type_ids;
     batch->task.labels = b->kind == EXAMPLE_REGRESS || b->kind == EXAMPLE_EMBED ? NULL : o->labels;
     batch->task.float_labels = b->kind == EXAMPLE_REGRESS ? o->float_labels : NULL;
+    batch->task.label_count = example_label_count(b->kind, batch->sequences, batch->outputs.count);
 }
 
 static status allocate_arrays(struct random_batch *o, int64_t rows, int64_t sequences)
@@ -256,6 +258,7 @@ status random_batch_create(const struct session *s, struct random_batch *out)
                         .kind = r->objective == OBJECTIVE_DENOISE ? EXAMPLE_SEQ2SEQ
                                                                   : objective_spec_example(r),
                         .vocabulary = c->vocabulary,
+                        .source_vocabulary = model_source_vocabulary(c),
                         .labels = c->labels,
                         .tokens = r->data.sequence_length,
                         .texts = rows / sequences / r->data.sequence_length,

@@ -13,12 +13,12 @@ struct random_batch {
     double *reference_logps;
 };
 
-/* random_batch_create - fill a micro-batch of batch.micro_size examples without padding: every
- * text has data.sequence_length tokens, and those of denoise the mean lengths of
+/* random_batch_create - fill a micro-batch of batch.micro_size examples without padding: every text
+ * has data.sequence_length tokens. The texts of denoise have the mean lengths of
  * derive_sample_lengths.
  *
  * The first half of a text is the prompt, if the objective has prompts. The masked tokens of mlm
- * are evenly spaced. Labels are random. The reference log-probabilities of dpo are those of a
+ * are evenly spaced. Labels are random. The reference log-probabilities of dpo are computed from a
  * uniform distribution.
  *
  * Memory    the caller releases *out with random_batch_destroy, also after an error

@@ -18,6 +18,7 @@ static const struct setting table[] = {
     {"device.peak_tflops", SETTING_NUMBER, FIELD(device.peak_tflops), POSITIVE},
     {"device.gemm_tflops_fp32", SETTING_NUMBER, FIELD(device.gemm_tflops_fp32), POSITIVE},
     {"device.gemm_tflops_bf16", SETTING_NUMBER, FIELD(device.gemm_tflops_bf16), POSITIVE},
+    {"device.gemm_tflops_fp8", SETTING_NUMBER, FIELD(device.gemm_tflops_fp8), POSITIVE},
     {"device.attention_tflops_fp32", SETTING_NUMBER, FIELD(device.attention_tflops_fp32), POSITIVE},
     {"device.attention_tflops_bf16", SETTING_NUMBER, FIELD(device.attention_tflops_bf16), POSITIVE},
     {"device.memory_gb_per_second", SETTING_NUMBER, FIELD(device.memory_gb_per_second), POSITIVE},

@@ -28,6 +28,7 @@ struct cluster {
         double memory_gib;
         double peak_tflops; /* reference of the model FLOPs utilization (MFU) */
         double gemm_tflops_fp32, gemm_tflops_bf16; /* of the GEMMs of a step */
+        double gemm_tflops_fp8; /* of the GEMMs with FP8 operands, including their casts */
         /* attention forward and backward; causal: only the unmasked half counts */
         double attention_tflops_fp32, attention_tflops_bf16;
         double memory_gb_per_second;   /* read and written by elementwise operations */

@@ -2,6 +2,7 @@
 
 #include <math.h>
 
+#include "trainer/model/linear.h"
 #include "trainer/setup/objective_spec.h"
 
 /* ---- GEMMs ---- */
@@ -47,6 +48,12 @@ static int find_matrix(const struct model_parameter *parameters, int count, int 
     return index;
 }
 
+/* Returns whether a parameter is the token table of an encoder alone, which is no output matrix. */
+static bool is_source_table(const struct model_config *config, const struct model_parameter *p)
+{
+    return p->role == MODEL_TOKEN_TABLE && config->separate_embeddings && p->stack == 0;
+}
+
 /* Returns the number of rows per token that a matrix is multiplied with. */
 static double count_rows(const struct recipe *r, const struct sample_lengths *lengths,
                          const struct model_parameter *parameters, int count, int index)
@@ -79,21 +86,23 @@ static bool needs_input_gradient(const struct model_parameter *parameters, int c
 /* A matrix has one GEMM in the forward pass. It has one for the gradient of its input if an earlier
  * parameter is trained, and one for its own gradient if it is trained. Shared layers repeat
  * them. */
-double flops_count_gemms(const struct recipe *r, const struct model_config *config,
-                         const struct sample_lengths *lengths,
-                         const struct model_parameter *parameters, int count)
+struct flops_gemms flops_count_gemms(const struct recipe *r, const struct model_config *config,
+                                     const struct sample_lengths *lengths,
+                                     const struct model_parameter *parameters, int count)
 {
-    double flops = 0;
+    struct flops_gemms flops = {0};
     int64_t first_trained = model_first_trained_layer(parameters, count);
     for (int i = 0; i < count; i++) {
         const struct model_parameter *p = &parameters[i];
         double size = (double)(p->whole_rows * p->whole_columns);
         bool inner = p->layer > first_trained || p->role == MODEL_TOKEN_TABLE || /* tied output */
                      (p->layer == first_trained && needs_input_gradient(parameters, count, i));
-        double gemms = (double)((1 + inner + p->trained) * model_parameter_uses(config, p));
-        flops += p->dimensions == 2
-                     ? 2 * gemms * count_rows(r, lengths, parameters, count, i) * size
-                     : 0;
+        double use =
+            p->dimensions == 2 && !is_source_table(config, p)
+                ? 2 * (1 + inner + p->trained) * count_rows(r, lengths, parameters, count, i) * size
+                : 0;
+        flops.all += use * (double)model_parameter_uses(config, p);
+        flops.fp8 += use * (double)model_fp8_uses(config, p);
     }
     return flops;
 }

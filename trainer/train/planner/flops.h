@@ -8,12 +8,18 @@
 #include "trainer/recipe/recipe.h"
 #include "trainer/setup/derive.h"
 
-/* flops_count_gemms - count the FLOPs of the GEMMs per token, forward and backward.
+/* FLOPs of the GEMMs per token, forward and backward. */
+struct flops_gemms {
+    double all;
+    double fp8; /* the part of `all` with FP8 operands */
+};
+
+/* flops_count_gemms - count the FLOPs of the GEMMs.
  *
  * Shapes    parameters [count], of model_layout */
-double flops_count_gemms(const struct recipe *recipe, const struct model_config *config,
-                         const struct sample_lengths *lengths,
-                         const struct model_parameter *parameters, int count);
+struct flops_gemms flops_count_gemms(const struct recipe *recipe, const struct model_config *config,
+                                     const struct sample_lengths *lengths,
+                                     const struct model_parameter *parameters, int count);
 
 /* flops_count_attention - count the FLOPs of the attention per token, forward and backward. The
  * layers before first_trained have no backward pass.

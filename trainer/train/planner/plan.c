@@ -9,7 +9,6 @@
 #include "base/text.h"
 #include "base/thread/cores.h"
 #include "comm/mesh.h"
-#include "comm/partition.h"
 #include "comm/shared/space.h"
 #include "datasets/loader/batch_upload.h"
 #include "datasets/loader/loader.h"
@@ -18,6 +17,7 @@
 #include "trainer/formats/weights/initial_model.h"
 #include "trainer/formats/weights/saved_recipe.h"
 #include "trainer/formats/weights/state_dict.h"
+#include "trainer/model/linear.h"
 #include "trainer/objective/workspace.h"
 #include "trainer/optimizer/schedule.h"
 #include "trainer/setup/data.h"
@@ -25,10 +25,11 @@
 #include "trainer/setup/hardware.h"
 #include "trainer/setup/objective_spec.h"
 #include "trainer/setup/session.h"
+#include "trainer/train/generated_outputs.h"
+#include "trainer/train/planner/communication.h"
 #include "trainer/train/planner/flops.h"
 #include "trainer/train/rollback.h"
-#include "trainer/train/sample.h"
-#include "trainer/train/sharded_optimizer.h"
+#include "trainer/train/step/sharded_optimizer.h"
 
 const char *plan_kind_name(enum plan_kind kind)
 {
@@ -45,8 +46,8 @@ const char *plan_part_name(enum plan_part part)
     return names[part];
 }
 
-/* Returns the memory of a rank without its tensors: code and data of the
- * libraries, generated code of oneDNN, and the buffers of MPI with several ranks.
+/* Returns the memory of a rank without its tensors: code and data of the libraries, generated code
+ * of oneDNN, and the buffers of MPI with several ranks.
  *
  * The numbers come from 25 runs on Debian 12 with 2 cores: the peak resident memory minus the rest
  * of the plan. They are 28 to 49 MB for 1 rank and 46 to 61 MB for 2 ranks. The models had 0.8 to
@@ -100,7 +101,7 @@ static void count_parameters(const struct model_parameter *parameters, int count
         plan->part[get_part(p)] += size;
         plan->parameters += size;
         plan->trained_parameters += p->trained ? size : 0;
-        plan->rank_parameters += model_parameter_elements(p);
+        plan->rank_parameters += model_parameter_elems(p);
     }
 }
 
@@ -122,18 +123,18 @@ static int64_t compute_writer_bytes(const struct model_parameter *parameters, in
     bool adapters = has_adapters(parameters, count);
     for (int i = 0; i < count; i++) {
         bool written = !adapters || parameters[i].trained;
-        int64_t bytes = written ? 4 * model_parameter_elements(&parameters[i]) : 0;
+        int64_t bytes = written ? 4 * model_parameter_elems(&parameters[i]) : 0;
         largest = bytes > largest ? bytes : largest;
     }
     return 4 * (largest < chunk_bytes ? largest : chunk_bytes);
 }
 
-/* Computes the memory of a snapshot: weights and both moments, divided
- * among the ranks with the same values as in a checkpoint. */
+/* Computes the memory of a snapshot: weights and both moments, divided among the ranks with the
+ * same values as in a checkpoint. */
 static status compute_snapshot_bytes(const struct model_parameter *parameters, int count,
                                      int64_t elements, enum dtype moment_dtype, struct plan *plan)
 {
-    struct optimizer_range trained = {.count = model_trained_elements(parameters, count)};
+    struct optimizer_range trained = {.count = model_trained_elems(parameters, count)};
     struct state_dict_ranges moments = {.ranges = &trained, .count = 1};
     struct state_dict_layout layout = {parameters, count, true,
                                        has_adapters(parameters, count) ? STATE_DICT_SUBSET_TRAINED
@@ -157,15 +158,8 @@ static status compute_snapshot_bytes(const struct model_parameter *parameters, i
     return result;
 }
 
-/* Returns the maximum number of rows of a sample. A preference pair has two
- * sequences. */
-static int64_t get_sample_rows(const struct recipe *r)
-{
-    return derive_rows(r) / r->batch.micro_size;
-}
-
-/* Computes the memory for outputs of a task head and their gradients; for embed
- * also for the embeddings of the global batch. */
+/* Computes the memory for outputs of a task head and their gradients; for embed also for the
+ * embeddings of the global batch. */
 static int64_t compute_task_bytes(const struct recipe *r, const struct model_config *c,
                                   enum dtype dtype)
 {
@@ -174,8 +168,8 @@ static int64_t compute_task_bytes(const struct recipe *r, const struct model_con
     return c->head == MODEL_HEAD_LM ? 0 : bytes + vectors * (4 * c->width + 2) * 8;
 }
 
-/* Computes the memory of the objective: some values per row and, for
- * preference pairs, the hidden states of the responses and their gradient. */
+/* Computes the memory of the objective: some values per row and, for preference pairs, the hidden
+ * states of the responses and their gradient. */
 static int64_t compute_objective_bytes(const struct recipe *r, int64_t width, enum dtype dtype,
                                        int64_t rows)
 {
@@ -207,8 +201,7 @@ static int64_t compute_loader_bytes(const struct recipe *r, const struct loader_
     return loader_memory_bytes(&options);
 }
 
-/* Computes the memory of the training loader and, for evaluations, of the
- * validation loader. */
+/* Computes the memory of the training loader and, for evaluations, of the validation loader. */
 static int64_t compute_all_loader_bytes(const struct recipe *r, int ranks)
 {
     struct loader_source sources[RECIPE_SOURCES_MAX];
@@ -243,7 +236,7 @@ static status plan_optimizer(const struct recipe *r, const struct model_config *
         .elements = elements,
         .stage = plan->zero_stage,
         .bf16 = r->train.precision != PRECISION_FP32,
-        .bucket_elems = derive_bucket_elements(r),
+        .bucket_elems = derive_bucket_elems(r),
         .micro_batches = plan->micro_steps,
         .reproducible = r->parallel.reproducible,
         .moment_dtype = derive_moment_dtype(r),
@@ -253,13 +246,14 @@ static status plan_optimizer(const struct recipe *r, const struct model_config *
     return sharded_optimizer_compute_bytes(&optimizer, out);
 }
 
-/* Computes the shared memory of tensor-parallel reductions and gathered rows
- * of the other ranks. */
+/* Computes the shared memory of tensor-parallel reductions and gathered rows of the other ranks.
+ * Rows of the encoder's output are gathered in addition. */
 static int64_t compute_shared_window(const struct model_config *config,
                                      struct model_parallelism sharing, enum dtype dtype,
                                      int64_t rows)
 {
-    int64_t element_bytes = 4 + (sharing.sequence_parallel ? (int64_t)dtype_bytes(dtype) : 0);
+    int64_t gathered = !sharing.sequence_parallel ? 0 : config->encoder_layers > 0 ? 2 : 1;
+    int64_t element_bytes = 4 + gathered * (int64_t)dtype_bytes(dtype);
     return rows * config->width * element_bytes / sharing.ranks * (sharing.ranks - 1);
 }
 
@@ -318,7 +312,7 @@ static status plan_memory(const struct recipe *r, const struct model_config *con
     if (r->checkpoint.async || !host) {
         buffers->snapshot += (int64_t)model_fp8_bytes(config);
     }
-    buffers->samples = sample_bytes(r, config, dtype);
+    buffers->samples = generated_outputs_bytes(r, config, dtype);
     buffers->writer = compute_writer_bytes(parameters, count);
     buffers->communication = !host ? 0
                                    : optimizer.shared_gradients / plan->data * (plan->data - 1) +
@@ -359,68 +353,17 @@ static status plan_steps(const struct recipe *r, struct plan *plan)
     return STATUS_OK;
 }
 
-/* Returns the rows that a tensor-parallel group of an encoder-decoder reduces per pair. A layer of
- * the decoder also reduces the output of cross-attention, the gradient of its queries and, for each
- * row of the source, that of its keys and values. */
-static double count_stack_reductions(const struct recipe *r, const struct model_config *config,
-                                     const struct sample_lengths *lengths)
-{
-    bool recomputes = r->train.activation_checkpointing == RECOMPUTE_FULL;
-    double encoder = (double)config->encoder_layers;
-    double decoder = (double)(config->layers - config->encoder_layers);
-    double source = 4 * encoder + decoder + 1 + (recomputes ? encoder : 0);
-    double target = 6 * decoder + 2 + (recomputes ? 2 * (decoder - 1) : 0);
-    return lengths->source * source + lengths->target * target;
-}
-
-/* Computes the bytes that a rank sends to its tensor-parallel group per
- * step.
- *
- * [N, C] is reduced in f32 twice per layer forward and twice backward, once after the embedding
- * and once for the gradient of the hidden states. Each reduction is a reduce-scatter and, without
- * sequence parallelism, an all-gather in the same type. With sequence parallelism, rows are
- * gathered in the GEMM type: for the two matrices of a layer that read the residual stream, for
- * the gradients of both projections, again for the gradients of the reading matrices, for the head
- * and for the gradient of the embedding. The gradients of the norms are then reduced for every
- * micro-batch, and those of QK norms in both cases. QK norms over all heads reduce two sums of each
- * row instead, in forward and in backward. The loss takes 24 bytes per row. */
-static double compute_tensor_bytes(const struct recipe *r, const struct model_config *config,
-                                   const struct sample_lengths *lengths, const struct plan *plan)
-{
-    struct comm_range share = partition_shard(r->batch.global_size, 1, plan->data, 0);
-    bool has_source = lengths->source > 0;
-    double samples = (double)share.count;
-    double rows = samples * (has_source ? lengths->target : (double)get_sample_rows(r));
-    double layers = (double)config->layers, width = (double)config->width;
-    double other_share = (plan->tensor - 1) / (double)plan->tensor;
-    double gathered_type_bytes = r->train.precision != PRECISION_FP32 ? 2 : 4;
-    double recomputed = r->train.activation_checkpointing == RECOMPUTE_FULL ? layers - 1 : 0;
-    double embedding_share = (double)model_embedding_width(config) / width;
-    double reductions = has_source ? count_stack_reductions(r, config, lengths) * samples
-                                   : rows * (4 * layers + recomputed + 1 + embedding_share);
-    double scattered = 4 * width * reductions;
-    double gathered = r->parallel.sequence
-                          ? gathered_type_bytes * rows * width * (6 * layers + 2 * recomputed + 2)
-                          : scattered;
-    double norms =
-        8 * 2 * width * (model_block_norms(config) * layers + 1) * (double)plan->micro_steps;
-    double qk_norm = model_has_joint_qk_norm(config) ? 8 * 2 * rows * (2 * layers + recomputed)
-                                                     : 8 * 2 * (double)model_head_width(config) *
-                                                           layers * (double)plan->micro_steps;
-    double sum = scattered + gathered + (r->parallel.sequence ? norms : 0) +
-                 (model_has_qk_norm(config) ? qk_norm : 0);
-    return plan->tensor > 1 ? sum * other_share + 24 * rows : 0;
-}
-
 static void count_flops(const struct recipe *r, const struct model_config *config,
                         const struct sample_lengths *lengths,
                         const struct model_parameter *parameters, int count, struct plan *plan)
 {
     int64_t first_trained = model_first_trained_layer(parameters, count);
-    bool causal = objective_spec_reads_last_row(r);
+    bool causal = derive_reads_last_row(r);
     double full = flops_count_attention(config, lengths, first_trained, false);
     double visible = causal ? flops_count_attention(config, lengths, first_trained, true) : full;
-    plan->gemm_flops = flops_count_gemms(r, config, lengths, parameters, count);
+    struct flops_gemms gemms = flops_count_gemms(r, config, lengths, parameters, count);
+    plan->gemm_flops = gemms.all;
+    plan->fp8_flops = gemms.fp8;
     plan->token_flops = plan->gemm_flops + visible;
     plan->token_flops_full_attention = plan->gemm_flops + full;
     plan->step_flops = plan->token_flops * (double)plan->tokens;
@@ -438,7 +381,7 @@ static status plan_model(const struct recipe *r, const struct sample_lengths *le
     count_parameters(parameters, count, plan);
     count_flops(r, &config, lengths, parameters, count, plan);
     status result = plan_memory(r, &config, parameters, count, elements, plan);
-    plan->tensor_bytes = compute_tensor_bytes(r, &config, lengths, plan);
+    plan->tensor_bytes = communication_tensor_bytes(r, &config, lengths, parameters, count, plan);
     plan->sent_bytes += plan->tensor_bytes;
     free(parameters);
     return result;
@@ -450,12 +393,10 @@ status plan_make(const struct recipe *recipe, int ranks, struct plan *out)
     out->train_tokens = out->epoch_samples = -1;
     out->epoch_steps = -1;
     struct preference_settings preference;
-    const struct objective *objective;
     struct early_stopping_rule rule;
     struct sample_lengths lengths;
     TRY(derive_preference(recipe, &preference));
-    TRY(objective_find(recipe_objective_name(recipe->objective), &objective));
-    TRY(evaluation_report_stopping_rule(recipe, objective, NULL, &rule));
+    TRY(evaluation_report_stopping_rule(recipe, objective_spec_objective(recipe), NULL, &rule));
     TRY(mesh_check(ranks, out->tensor, recipe_tensor_divisor(recipe)));
     out->data = ranks / out->tensor;
     out->zero_stage = sharded_optimizer_stage((int)recipe->parallel.zero_stage, out->data);
@@ -466,7 +407,7 @@ status plan_make(const struct recipe *recipe, int ranks, struct plan *out)
     TRY(derive_sample_lengths(recipe, &lengths));
     out->tokens = lengths.source > 0 ? (int64_t)llround((double)recipe->batch.global_size *
                                                         (lengths.source + lengths.target))
-                                     : recipe->batch.global_size * get_sample_rows(recipe);
+                                     : recipe->batch.global_size * derive_sample_rows(recipe);
     TRY(plan_model(recipe, &lengths, out));
     return plan_steps(recipe, out);
 }
@@ -595,12 +536,13 @@ static status check_inputs(const struct recipe *r, const struct tokenizer *token
     struct token_list prompt = {0};
     status result = STATUS_OK;
     if (tokenizer != NULL && r->generate.prompt[0] != '\0') {
-        result = sample_encode(r, tokenizer, &prompt);
+        result = generated_outputs_encode_prompt(r, tokenizer, &prompt);
         token_list_free(&prompt);
         TRY(result);
     }
-    TRY(sample_check_targets(r, plan->vocabulary, tokenizer));
-    result = sample_check_tasks(r);
+    TRY(generated_outputs_check_targets(r, derive_decoder_vocabulary(r, plan->vocabulary),
+                                        tokenizer));
+    result = generated_outputs_check_tasks(r);
     TRY(note_missing(r, plan, result, result == STATUS_NO_INPUT));
     result = check_data(r, tokenizer, plan);
     TRY(note_missing(r, plan, result, result == STATUS_NO_INPUT || r->data.train_count == 0));

@@ -4,28 +4,28 @@
  *
  * FLOPs     a multiply-add counts as two. The forward pass of a token costs 2 for each element of
  *           each matrix in a GEMM. The attention of a layer (scores and mixing) costs 4 T C, and
- *           half of that if it is causal. The output matrix counts with the real
- *           vocabulary, tied or not. Embedding lookups, biases and norms do not count. If all
- *           weights are trained, backward costs twice the forward pass: 6 N + 6 L T C in all, or
- *           6 N + 12 L T C with bidirectional attention. Frozen weights cost less
+ *           half of that if it is causal. The output matrix counts with the real vocabulary, tied
+ *           or not. Embedding lookups, biases and norms do not count. If all weights are trained,
+ *           backward costs twice the forward pass. The total is then 6 N + 6 L T C, or with
+ *           bidirectional attention 6 N + 12 L T C. Frozen weights cost less
  *           (docs/reference/flops.md). The MLM head processes only the predicted tokens. A
- *           classification head processes one row per example. Tokens of an encoder-decoder are
- *           those of sources and targets; each matrix counts for the tokens that it reads.
+ *           classification head processes one row per example. The tokens of an encoder-decoder are
+ *           the tokens of sources and targets; each matrix counts for the tokens that it reads.
  * Bytes     sent by a rank in a step, for R data-parallel ranks. ZeRO stage 0: a ring all-reduce
  *           of the f32 gradients, 2 (R - 1) / R times their bytes. Stage 1: a reduce-scatter of the
  *           gradients and an all-gather of the weights; the latter is half as large in bf16 as in
  *           fp32. Stage 2: the gradients of the layers are scattered for every micro-batch. The t
  *           ranks of a tensor-parallel group all-reduce [N, C] in f32 4 L + 2 times per
  *           micro-batch. With sequence parallelism these are 4 L + 2 scatters and 6 L + 2 gathers.
- *           The ranks of an encoder-decoder all-reduce 4 L + 1 times for the encoder and 6 L + 2
- *           times for the decoder; each layer of the decoder adds one of the rows of the source.
- * Ranks     figures of a rank are those of rank 0, which holds the most if the vocabulary is split
+ *           An encoder-decoder has 4 L + 2 all-reduces for the encoder and 6 L + 2 for the decoder.
+ *           With sequence parallelism it has 6 L + 2 and 9 L + 2 gathers.
+ * Ranks     figures of a rank describe rank 0, which holds the most if the vocabulary is split
  *           unevenly.
  * Memory    assumes that all ranks are on one host. The buffers then include the other ranks'
  *           gradients that a rank reads from shared memory. */
 #pragma once
 
-#include "base/device.h"
+#include "base/device/device.h"
 #include "comm/comm.h"
 #include "trainer/recipe/recipe.h"
 
@@ -81,6 +81,7 @@ struct plan {
     int64_t micro_steps;   /* maximum number of micro-batches of a rank per step */
     int64_t tokens;        /* per step, over all ranks */
     double gemm_flops;     /* per token: GEMMs, forward and backward, over all ranks */
+    double fp8_flops;      /* the part of gemm_flops with FP8 operands */
     double token_flops;    /* per token: GEMMs and attention, causal attention by half */
     double token_flops_full_attention;
     double step_flops;     /* per step, over all ranks */

@@ -4,26 +4,23 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
+#include "base/number.h"
 #include "comm/partition.h"
 #include "trainer/setup/derive.h"
 #include "trainer/setup/session.h"
 
 /* Rates of one rank, for its share of a device. */
 struct rates {
-    double gemm, attention; /* FLOP/s */
-    double memory;          /* bytes/s */
-    double launch;          /* seconds */
-    double share;           /* fraction of a device */
+    double gemm, fp8_gemm, attention; /* FLOP/s */
+    double memory;                    /* bytes/s */
+    double launch;                    /* seconds */
+    double share;                     /* fraction of a device */
 };
 
 static double clamp_positive(double a)
 {
     return a > 0 ? a : 0;
-}
-
-static int min_int(int a, int b)
-{
-    return a < b ? a : b;
 }
 
 static status fail_missing(const struct cluster *cluster, const char *key)
@@ -37,10 +34,11 @@ static status fail_missing(const struct cluster *cluster, const char *key)
  * Without a network in the description, all ranks are on one node. */
 static int count_on_node(const struct cluster *cluster, int ranks, int group, int stride)
 {
-    int per_node =
-        cluster->network.gb_per_second > 0 ? min_int(ranks, (int)cluster->node.devices) : ranks;
+    int per_node = cluster->network.gb_per_second > 0
+                       ? (int)number_min(ranks, (int)cluster->node.devices)
+                       : ranks;
     int local_ranks = per_node / stride;
-    return min_int(group, local_ranks > 0 ? local_ranks : 1);
+    return (int)number_min(group, local_ranks > 0 ? local_ranks : 1);
 }
 
 static status find_rates(const struct recipe *r, const struct plan *plan,
@@ -61,7 +59,11 @@ static status find_rates(const struct recipe *r, const struct plan *plan,
         return fail_missing(cluster, is_bf16 ? "device.attention_tflops_bf16"
                                              : "device.attention_tflops_fp32");
     }
+    if (plan->fp8_flops > 0 && cluster->device.gemm_tflops_fp8 == 0) {
+        return fail_missing(cluster, "device.gemm_tflops_fp8");
+    }
     out->gemm = 1e12 * gemm * out->share;
+    out->fp8_gemm = 1e12 * cluster->device.gemm_tflops_fp8 * out->share;
     out->attention = 1e12 * attention * out->share;
     out->memory = 1e9 * cluster->device.memory_gb_per_second * out->share;
     out->launch = 1e-6 * cluster->device.operation_microseconds;
@@ -76,8 +78,7 @@ static double get_memory_share(const struct cluster *cluster, double share)
 
 /* ---- communication ---- */
 
-/* Computes the time in which each rank of a group sends `bytes` in
- * `collectives` ring or tree collectives. */
+/* Computes the time in which each rank of a group sends `bytes` in `collectives` rings or trees. */
 static status predict_collectives(const struct cluster *cluster, const struct plan *plan,
                                   const struct rates *rates, int group, int stride, double bytes,
                                   double collectives, double *out)
@@ -105,8 +106,8 @@ static status predict_collectives(const struct cluster *cluster, const struct pl
 
 /* ---- a step ---- */
 
-/* Returns the fraction of the layers that backward recomputes. The activations
- * of the last layer are still valid. */
+/* Returns the fraction of the layers that backward recomputes. The activations of the last layer
+ * are still valid. */
 static double get_recompute_share(const struct recipe *r)
 {
     double layers = (double)r->model.num_layers;
@@ -118,8 +119,7 @@ static bool recomputes_all(const struct recipe *r)
     return r->train.activation_checkpointing == RECOMPUTE_FULL;
 }
 
-/* Counts the bytes that elementwise operations on `rows` rows read and
- * write, forward and backward. */
+/* Counts the bytes that elementwise operations on `rows` rows access, forward and backward. */
 static double compute_elementwise_bytes(const struct recipe *r, const struct plan *plan,
                                         double rows)
 {
@@ -129,9 +129,21 @@ static double compute_elementwise_bytes(const struct recipe *r, const struct pla
     double norms = 16 * width / (r->parallel.sequence ? tensor : 1);
     double layer = norms + 6 * inner + 3 * width / tensor + 2 * width / tensor;
     layer += get_recompute_share(r) * (recomputes_all(r) ? layer / 3 : norms / 4 + 2 * inner);
-    double elements =
-        (double)r->model.num_layers * layer + 5 * width + 2 * (double)plan->vocabulary / tensor;
+    double vocabulary = (double)derive_decoder_vocabulary(r, plan->vocabulary);
+    double elements = (double)r->model.num_layers * layer + 5 * width + 2 * vocabulary / tensor;
     return rows * elements * (r->train.precision != PRECISION_FP32 ? 2 : 4);
+}
+
+/* Returns the time of all GEMMs for one row. The forward pass has a third of the FLOPs of a layer,
+ * and the backward pass may repeat it. */
+static double predict_gemms(const struct recipe *r, const struct plan *plan,
+                            const struct rates *rates)
+{
+    double in_layers = (double)(plan->part[PLAN_ATTENTION] + plan->part[PLAN_FEED_FORWARD]);
+    double again = recomputes_all(r) ? get_recompute_share(r) * 2 * in_layers : 0;
+    double fp8 = plan->fp8_flops + fmin(again, plan->fp8_flops / 3);
+    double seconds = (plan->gemm_flops + again - fp8) / rates->gemm;
+    return (fp8 > 0 ? seconds + fp8 / rates->fp8_gemm : seconds) / plan->tensor;
 }
 
 static void predict_work(const struct recipe *r, const struct plan *plan, const struct rates *rates,
@@ -143,12 +155,10 @@ static void predict_work(const struct recipe *r, const struct plan *plan, const 
     double layers = (double)(r->model.num_layers + r->model.num_decoder_layers);
     double weights = (double)plan->rank_parameters;
     double recompute = recomputes_all(r) ? get_recompute_share(r) : 0;
-    double in_layers = (double)(plan->part[PLAN_ATTENTION] + plan->part[PLAN_FEED_FORWARD]);
-    double gemm = plan->gemm_flops + recompute * 2 * in_layers;
     double attention = (7 + 2 * recompute) / 6 * (plan->token_flops - plan->gemm_flops);
     double moment_bytes = (double)dtype_bytes(derive_moment_dtype(r));
     double owned_elems = (double)plan->bytes[PLAN_OPTIMIZER] / (2 * moment_bytes);
-    out->gemm_seconds = rows * gemm / plan->tensor / rates->gemm;
+    out->gemm_seconds = rows * predict_gemms(r, plan, rates);
     out->attention_seconds = rows * attention / plan->tensor / rates->attention;
     out->elementwise_seconds =
         (compute_elementwise_bytes(r, plan, rows) + weights * (8 * (micro - 1) + 4)) /
@@ -162,10 +172,12 @@ static status predict_communication(const struct recipe *r, const struct plan *p
                                     struct prediction *out)
 {
     double micro = (double)plan->micro_steps, layers = (double)r->model.num_layers;
-    double buckets = ceil((double)plan->rank_parameters / (double)derive_bucket_elements(r));
+    double decoder = (double)r->model.num_decoder_layers;
+    double reductions = 4 * layers + 2 + (decoder > 0 ? 6 * decoder + 2 : 0);
+    double buckets = ceil((double)plan->rank_parameters / (double)derive_bucket_elems(r));
     double rounds = plan->zero_stage == 2 ? micro : 1;
     TRY(predict_collectives(cluster, plan, rates, plan->tensor, 1, plan->tensor_bytes,
-                            micro * (4 * layers + 2), &out->tensor_comm_seconds));
+                            micro * reductions, &out->tensor_comm_seconds));
     TRY(predict_collectives(cluster, plan, rates, plan->data, plan->tensor,
                             plan->sent_bytes - plan->tensor_bytes, rounds * buckets,
                             &out->data_comm_seconds));
@@ -214,7 +226,7 @@ status predict_step(const struct recipe *r, const struct plan *plan, const struc
                           : (plan->total_bytes - plan->device_bytes) * out->node_ranks;
     out->devices = cluster->network.gb_per_second > 0
                        ? plan->ranks
-                       : min_int(plan->ranks, (int)cluster->node.devices);
+                       : (int)number_min(plan->ranks, (int)cluster->node.devices);
     TRY(find_rates(r, plan, cluster, &rates));
     predict_work(r, plan, &rates, out);
     TRY(predict_communication(r, plan, cluster, &rates, out));
@@ -325,12 +337,11 @@ status predict_layouts(const struct recipe *recipe, int ranks, const struct clus
     *count = 0;
     TRY(plan_make(recipe, ranks, &plan));
     struct search s = {.cluster = cluster, .capacity = CAPACITY};
-    s.layouts = calloc(CAPACITY, sizeof *s.layouts);
-    REQUIRE(s.layouts != NULL, STATUS_INTERNAL, "out of memory for %d layouts", CAPACITY);
+    TRY(ALLOCATE(s.layouts, CAPACITY, "layouts"));
     status result = try_layouts(&s, recipe, ranks, plan.vocabulary);
     if (result == STATUS_OK) {
         qsort(s.layouts, (size_t)s.count, sizeof *s.layouts, compare_predictions);
-        *count = min_int(s.count, max_count);
+        *count = (int)number_min(s.count, max_count);
         memcpy(out, s.layouts, (size_t)*count * sizeof *out);
     }
     free(s.layouts);

@@ -2,7 +2,8 @@
  *
  * The time of a step, on the rank with the most work, is a sum of these terms:
  *
- *   gemm         FLOPs of the GEMMs, 6 for each element and token (plan.h), at the GEMM rate
+ *   gemm         FLOPs of the GEMMs, 6 for each element and token (plan.h), at the GEMM rate. With
+ *                train.precision: fp8, GEMMs with FP8 operands have a separate rate
  *   attention    7 T C FLOPs per layer and token if attention is causal: 2 forward and 5 backward,
  *                because backward recomputes the scores
  *   elementwise  bytes of norms (16 C elements per layer and token), activations and their
@@ -26,8 +27,8 @@
  *           to the network in parallel. If a node has more ranks than devices, the ranks share
  *           rates and links.
  * Limits    GEMMs have one rate for all shapes, so predictions for narrow models and small
- *           micro-batches are too fast. Packing, evaluation, checkpoints and reading data are not
- *           included.
+ *           micro-batches are too fast. This is worst in FP8, where casts take a larger share of
+ *           narrow GEMMs. Packing, evaluation, checkpoints and reading data are not included.
  * Source    Thakur, Rabenseifner, Gropp 2005 (collectives); docs/benchmarks/prediction_* (measured
  *           errors) */
 #pragma once
@@ -55,7 +56,7 @@ struct prediction {
 };
 
 /* predict_choose_device - set train.device: auto to the devices of the cluster, so that a plan does
- * not depend on those of this machine.
+ * not depend on the devices of this machine.
  *
  * Errors    STATUS_RECIPE if the recipe requires the other kind of device */
 status predict_choose_device(const struct cluster *cluster, struct recipe *recipe);

@@ -89,12 +89,19 @@ printf 'description:\nfewshot_split: ~\n' >>tilde.yaml
 run_bireme 0 evaluate --checkpoint run --task tilde.yaml --json
 grep -q '"~x/acc":' out || fail "results: $(cat out)"
 
+# The error of a full disk has its reason.
+if [ -c /dev/full ]; then
+    run_bireme 74 evaluate --checkpoint run --task choice.yaml --log-samples /dev/full
+    expect_error 'cannot write /dev/full: No space left on device'
+fi
+
 # expect_refused CODE TEXT SED: a task file that this change damages.
 expect_refused() {
     sed -e "$3" choice.yaml >bad.yaml
     run_bireme "$1" evaluate --checkpoint run --task bad.yaml
     expect_error "$2"
 }
+expect_refused 78 'bad.yaml:1:1: a task: must be a mapping' '1s/.*/5/; 1q'
 expect_refused 78 'bad.yaml:2:15: dataset_path: must be json' 's/: json$/: allenai\/arc/'
 expect_refused 78 'bad.yaml:5:14: output_type: must be multiple_choice, ' 's/multiple_/multi_/'
 expect_refused 78 "doc_to_txt: unknown key of a task; did you mean 'doc_to_text'" 's/_text/_txt/'
@@ -102,7 +109,7 @@ expect_refused 78 'bad.yaml:6:14: doc_to_text: character 5 of the template: expe
     's/doc_to_text: q/doc_to_text: "{{ q"/'
 expect_refused 78 'bad.yaml:10:57: regexes_to_ignore: the pattern ( is not a valid regular' \
     's/mult/generate_until #/; $ametric_list: [{metric: exact_match, regexes_to_ignore: ["("]}]'
-expect_refused 65 'rows.jsonl:1: the document has no value "x"' 's/: q$/: "{{ x }}"/'
+expect_refused 65 "rows.jsonl:1: the document has no value 'x'" 's/: q$/: "{{ x }}"/'
 expect_refused 66 'missing.jsonl' 's/rows.jsonl/missing.jsonl/'
 expect_refused 65 'rows.jsonl:1: doc_to_target is none of the choices' 's/target: a/target: 7/'
 expect_refused 69 'process_docs: is not supported' '$aprocess_docs: f'

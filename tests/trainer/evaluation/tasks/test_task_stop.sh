@@ -1,6 +1,7 @@
 #!/bin/bash
 # A stop request and the end of train.wall_minutes end the tasks of an evaluation between two
 # batches. The next session repeats the evaluation.
+# ctest: timeout 180
 source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
 
 awk 'BEGIN { for (i = 0; i < 100000; i++) print "{\"q\": \"the\", \"a\": \"x\"}" }' >rows.jsonl
@@ -36,5 +37,5 @@ stop_task task-single env
 if command -v mpirun >/dev/null && "$program" --version | grep -q '^MPI  *MPI'; then
     stop_task task-ranks mpirun --oversubscribe --mca mpi_yield_when_idle 1 -np 2
 fi
-run_bireme 75 "${tasks[@]}" run_dir=task-wall train.wall_minutes=0.25
+run_bireme 75 "${tasks[@]}" run_dir=task-wall train.wall_minutes=0.2
 grep -q '^stopped after step 0 because train.wall_minutes' stderr || fail 'the limit of a session'

@@ -1,4 +1,4 @@
-/* Templates of task files: the values are those of jinja2 3.1 with StrictUndefined. */
+/* Templates of task files: the values equal the values of jinja2 3.1 with StrictUndefined. */
 #include "tests/check.h"
 #include "trainer/evaluation/tasks/task_template_impl.h"
 
@@ -105,11 +105,11 @@ static void check_errors(void)
     check_parse_fails("{% if a %}", "expected {% endif %}");
     check_parse_fails("{{ a is string }}", "is string");
     check_parse_fails("{# note", "does not end");
-    check_render_fails("{{ missing }}", "\"missing\"");
-    check_render_fails("{{ nested.other }}", "\"other\"");
+    check_render_fails("{{ missing }}", "'missing'");
+    check_render_fails("{{ nested.other }}", "'other'");
     check_render_fails("{{ list }}!", "use |join");
-    check_render_fails("{{ n.strip() }}", "a text is required");
-    check_render_fails("{{ n + text }}", "two numbers, two texts or two lists");
+    check_render_fails("{{ n.strip() }}", "a string is required");
+    check_render_fails("{{ n + text }}", "two numbers, two strings or two lists");
     check_render_fails("{{ nested.label.index('C') }}", "not in the list");
     check_render_fails("{{ n < text }}", "can be compared");
     char deep[400];

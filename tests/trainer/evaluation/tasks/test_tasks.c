@@ -1,6 +1,6 @@
-/* Tasks of every output type on a small model: outputs, scores and metrics are those of
- * lm-evaluation-harness with transformers (scripts/check_lm_eval.py), question by question, on any
- * number of ranks. */
+/* Tasks of every output type on a small model: outputs, scores and metrics are the same as in
+ * lm-evaluation-harness with transformers (scripts/peers/check_lm_eval.py), question by question,
+ * on any number of ranks. */
 #include <unistd.h>
 
 #include "comm/comm.h"

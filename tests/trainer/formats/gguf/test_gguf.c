@@ -33,7 +33,7 @@ static size_t read_reference(const char *name, unsigned char *out)
     return count;
 }
 
-/* The encodings are those of llama.cpp's package gguf, bit for bit. */
+/* The encodings equal the encodings of llama.cpp's package gguf, bit for bit. */
 static void test_types(void)
 {
     static const enum gguf_type types[] = {GGUF_F16, GGUF_BF16, GGUF_Q8_0, GGUF_Q4_0};
@@ -199,7 +199,7 @@ static void test_writer_errors(const char *path)
     CHECK_OK(gguf_add_tensor(w, "a", GGUF_F32, 0, 1));
     CHECK_OK(gguf_add_tensor(w, "b", GGUF_F32, 0, 1));
     CHECK_OK(gguf_write_tensor(w, &value));
-    CHECK_FAILS(gguf_writer_finish(&w, STATUS_OK), STATUS_INTERNAL, "missing");
+    CHECK_FAILS(gguf_writer_finish(&w, STATUS_OK), STATUS_INTERNAL, "1 of 2 declared tensors");
     CHECK(!file_exists("unfinished.gguf"));
 }
 
@@ -286,6 +286,15 @@ static void test_refused_counts(void)
     }
 }
 
+/* Bireme does not clip queries, keys and values. A limit of 0 means that nothing is clipped. */
+static void test_refused_clipping(void)
+{
+    static const char key[] = "olmo.attention.clamp_kqv";
+    CHECK_FAILS(import_sizes("olmo", key, 8), STATUS_UNAVAILABLE,
+                "olmo.attention.clamp_kqv is 8; clipped queries");
+    CHECK_FAILS(import_sizes("olmo", key, 0), STATUS_DATA, "is missing or does not have the shape");
+}
+
 int main(void)
 {
     char folder[] = "/tmp/test_gguf_XXXXXX";
@@ -299,6 +308,7 @@ int main(void)
     test_writer_errors("file.gguf");
     test_refused_tokens();
     test_refused_counts();
+    test_refused_clipping();
     CHECK_OK(file_remove_tree(folder));
     return 0;
 }

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Tests that an export to GGUF and an import return the models of each family. Decoders, the bodies
-# of encoders and T5 1.1 are equal bit for bit. T5 1.0 has the same targets and loss. Unigram
+# Tests that an export to GGUF and an import return the models of each family. Decoders and T5 1.1
+# are equal bit for bit, embeddings within 1e-6. T5 1.0 has the same targets and loss. Unigram
 # tokenizers give texts the same scores. Models that llama.cpp does not support are refused.
 #
 #   test_gguf_families.sh decoders | encoders | seq2seq | unigram | refused
@@ -46,6 +46,7 @@ test_decoders() {
         model.sliding_window=8
     check_decoder stablelm model.architecture=stablelm model.use_qkv_bias=true
     check_decoder untied model.architecture=stablelm model.tie_word_embeddings=false
+    check_decoder olmo model.architecture=olmo model.num_kv_heads=1
     check_decoder olmo2 model.architecture=olmo2
     check_decoder gemma2 model.architecture=gemma2 model.num_layers=2 model.sliding_window=8 \
         model.attn_logit_softcapping=5 model.final_logit_softcapping=3
@@ -54,7 +55,8 @@ test_decoders() {
 }
 
 # check_encoder NAME SETTING...: train, export, import; compare the embeddings. The file has no
-# head, so that the imported model has fewer weights.
+# head, so that the imported model has fewer weights. The sizes of the batches differ too, and the
+# last bits of a row may depend on the number of rows in a batch.
 check_encoder() {
     local name=$1
     shift
@@ -63,7 +65,10 @@ check_encoder() {
     run_bireme 0 embed --checkpoint "$name/final" lines
     cp out before
     run_bireme 0 embed --checkpoint "$name-back" lines
-    cmp before out || fail "the embeddings of $name differ"
+    paste -d ' ' before out | awk '
+        { n = NF / 2 }
+        { for (i = 1; i <= n; i++) { d = $i - $(i + n); bad += !(d < 1e-6 && d > -1e-6) } }
+        END { exit NR != 9 || bad }' || fail "the embeddings of $name differ"
 }
 
 test_encoders() {
@@ -147,6 +152,7 @@ check_refused() {
 test_refused() {
     check_refused 'is not a GELU' model.architecture=gpt2 model.activation=relu
     check_refused model.attention_bias model.architecture=olmo2 model.attention_bias=true
+    check_refused model.attention_bias model.architecture=olmo model.attention_bias=true
     check_refused 'requires model.hidden_size, 32' model.architecture=qwen2 model.head_dim=8
     check_refused 'must be greater than 0' model.architecture=gemma2
     check_refused 'must be null' model.architecture=gemma3_text model.final_logit_softcapping=30

@@ -74,8 +74,7 @@ static inline void compare_tensor(hid_t file, const char *folder, const char *na
     free(expected);
 }
 
-/* huggingface_folder_start - create the folder `root`, in memory if possible, where fsync is
- * fast. */
+/* huggingface_folder_start - create the folder `root`, if possible in memory (fast fsync). */
 static inline void huggingface_folder_start(void)
 {
     const char *source = getenv("BIREME_SOURCE_DIR");
@@ -243,4 +242,22 @@ static inline void rewrite_tensors(const char *folder, const struct renaming *re
     CHECK_OK(safetensors_finish(&writer));
     safetensors_close(&file);
     CHECK(rename(to, from) == 0);
+}
+
+/* Reads a tensor of folder/model.safetensors. The caller frees the values. */
+static inline float *read_tensor(const char *folder, const char *name, int64_t *rows,
+                                 int64_t *columns)
+{
+    char path[FILE_PATH_BYTES];
+    struct safetensors *file = NULL;
+    join_path(path, folder, "model.safetensors");
+    CHECK_OK(safetensors_open(path, &file));
+    const struct safetensors_tensor *t = safetensors_find(file, name);
+    CHECK(t != NULL);
+    *rows = t->shape[0];
+    *columns = t->dimensions > 1 ? t->shape[1] : 1;
+    float *values = malloc((size_t)t->elements * sizeof *values);
+    CHECK_OK(safetensors_read(file, t, 0, t->elements, values));
+    safetensors_close(&file);
+    return values;
 }

@@ -1,5 +1,5 @@
 /* Compares generation with imported T5, BART and mBART models with generate() of transformers
- * (scripts/make_reference.py seq2seq): generation_config.json sets all options, and the ids of
+ * (make_reference.py seq2seq): generation_config.json sets all options, and the ids of
  * greedy decoding and of all hypotheses of beam search are equal. */
 #include "comm/comm.h"
 #include "tests/trainer/formats/huggingface/huggingface_folder.h"

@@ -1,4 +1,4 @@
-/* Model folders of Hugging Face's transformers (scripts/make_reference.py pretrained). Imported
+/* Model folders of Hugging Face's transformers (make_reference.py pretrained). Imported
  * models compute the same numbers as transformers. Exported models have the same bits when they are
  * imported again. Errors of damaged files and unsupported models name file, position and reason. */
 #include <fcntl.h>
@@ -8,6 +8,7 @@
 #include "comm/comm.h"
 #include "datasets/shard/h5file.h"
 #include "tests/datasets/train_tokenizer.h"
+#include "tests/linear_time.h"
 #include "tests/trainer/formats/huggingface/huggingface_folder.h"
 #include "trainer/formats/weights/open.h"
 #include "trainer/inference/log_likelihood.h"
@@ -441,24 +442,42 @@ static void test_random_damage(void)
     free(text);
 }
 
-/* ---- added tokens ---- */
+/* ---- many tensors ---- */
 
-/* Reads a tensor of folder/model.safetensors. */
-static float *read_tensor(const char *folder, const char *name, int64_t *rows, int64_t *columns)
+/* Returns the processor time in which import refuses a folder. Its index lists `count` empty
+ * tensors that the model does not have. This is the time of the index and of safetensors_find. */
+static double time_index(int count)
 {
-    char path[FILE_PATH_BYTES];
-    struct safetensors *file = NULL;
-    join_path(path, folder, "model.safetensors");
-    CHECK_OK(safetensors_open(path, &file));
-    const struct safetensors_tensor *t = safetensors_find(file, name);
-    CHECK(t != NULL);
-    *rows = t->shape[0];
-    *columns = t->dimensions > 1 ? t->shape[1] : 1;
-    float *values = malloc((size_t)t->elements * sizeof *values);
-    CHECK_OK(safetensors_read(file, t, 0, t->elements, values));
-    safetensors_close(&file);
-    return values;
+    static const char file[] = "model-00001-of-00002.safetensors";
+    char folder[FILE_PATH_BYTES], path[FILE_PATH_BYTES], forged[FILE_PATH_BYTES];
+    char *header = NULL, *map = NULL;
+    size_t header_bytes = 0, map_bytes = 0;
+    FILE *headers = open_memstream(&header, &header_bytes);
+    FILE *names = open_memstream(&map, &map_bytes);
+    CHECK(headers != NULL && names != NULL);
+    fprintf(headers, "{\"__metadata__\":{}");
+    fprintf(names, "{\"weight_map\":{\"t.0\":\"%s\"", file);
+    for (int i = 0; i < count; i++) {
+        fprintf(headers, ",\"t.%d\":{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[0,0]}", i);
+        if (i > 0) {
+            fprintf(names, ",\"t.%d\":\"%s\"", i, file);
+        }
+    }
+    fprintf(headers, "}");
+    fprintf(names, "}}");
+    CHECK(fclose(headers) == 0 && fclose(names) == 0);
+    copy_model("sharded", folder);
+    write_file(folder, "model.safetensors.index.json", map);
+    join_path(path, folder, file);
+    CHECK(rename(write_forged(forged, strlen(header), header, 0), path) == 0);
+    clock_t begin = clock();
+    check_refused(folder, STATUS_DATA, "wte.weight is missing");
+    free(header);
+    free(map);
+    return linear_time_since(begin);
 }
+
+/* ---- added tokens ---- */
 
 /* The rows of the file keep their bits. The new rows have the mean of the others, and differ. */
 static void check_grown(const char *before, const char *after, const char *name)
@@ -547,6 +566,7 @@ int main(void)
     test_config();
     test_folders();
     test_tensors();
+    check_linear_time("index", time_index, 25000);
     test_added_tokens("whole", (const char *const[]){"transformer.wte.weight", NULL});
     test_added_tokens("llama",
                       (const char *const[]){"model.embed_tokens.weight", "lm_head.weight", NULL});

@@ -1,6 +1,7 @@
-/* Adapter folders of peft (scripts/reference_adapters.py) on imported models. Hidden states and the
- * outputs of a head equal those of peft in double precision. Exported adapters have the same bits
- * when they are imported again. Unsupported adapters, and those of another model, are refused. */
+/* Adapter folders of peft (reference_adapters.py) on imported models. Hidden states and the
+ * outputs of a head are the same as in peft, in double precision. Exported adapters have the same
+ * bits when they are imported again. Unsupported adapters and adapters of other models are
+ * refused. */
 #include "base/memory.h"
 #include "comm/comm.h"
 #include "datasets/shard/h5file.h"
@@ -109,6 +110,41 @@ static void test_numbers(const char *name, const char *model, const char *object
 
 static const char config_name[] = "adapter_config.json";
 
+/* Removes the tensors from the block with this name on. */
+static void remove_blocks(const char *folder, const char *block)
+{
+    char path[FILE_PATH_BYTES], *data = NULL;
+    size_t bytes;
+    uint64_t length, end = UINT64_MAX;
+    const char *name;
+    json_t *tensor;
+    void *next;
+    join_path(path, folder, "adapter_model.safetensors");
+    CHECK_OK(file_read(path, 1 << 20, &data, &bytes));
+    memcpy(&length, data, sizeof length);
+    json_t *header = json_loadb(data + sizeof length, length, 0, NULL);
+    json_object_foreach_safe(header, next, name, tensor)
+    {
+        json_t *begin = json_array_get(json_object_get(tensor, "data_offsets"), 0);
+        if (strstr(name, block) != NULL) {
+            uint64_t first = (uint64_t)json_integer_value(begin);
+            end = first < end ? first : end;
+            json_object_del(header, name);
+        }
+    }
+    char *text = json_dumps(header, JSON_COMPACT);
+    uint64_t text_bytes = strlen(text);
+    FILE *file = fopen(path, "wb");
+    CHECK(file != NULL && end != UINT64_MAX);
+    fwrite(&text_bytes, sizeof text_bytes, 1, file);
+    fwrite(text, 1, text_bytes, file);
+    fwrite(data + sizeof length + length, 1, end, file);
+    CHECK(fclose(file) == 0);
+    json_decref(header);
+    free(text);
+    free(data);
+}
+
 static void test_refusals(void)
 {
     static const struct {
@@ -147,6 +183,11 @@ static void test_refusals(void)
                     cases[i].text);
         CHECK(!file_exists(output));
     }
+    copy_model("gpt2_lora", folder);
+    remove_blocks(folder, ".h.1.");
+    set_json(folder, config_name, "target_modules", "\".*h.0.*(c_attn|mlp.c_proj)\"");
+    CHECK_FAILS(import_adapter(folder, base, "refused", output, &recipe), STATUS_DATA,
+                "adapters in only some blocks are not supported");
     copy_model("gpt2_lora", folder);
     CHECK_FAILS(import_adapter(folder, NULL, "refused", output, &recipe), STATUS_USAGE,
                 "base_model_name_or_path: models/whole");

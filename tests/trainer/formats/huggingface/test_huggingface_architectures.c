@@ -1,4 +1,4 @@
-/* Folders of BERT, RoBERTa and Llama of transformers (scripts/make_reference.py pretrained). Hidden
+/* Folders of BERT, RoBERTa and Llama of transformers (make_reference.py pretrained). Hidden
  * states, logits and labels of padded batches are compared with double precision. Models that are
  * exported and imported again have the same bits. Missing, renamed and additional tensors are
  * tested for each class. */
@@ -67,7 +67,7 @@ static void find_numbers(const char *name, char path[FILE_PATH_BYTES])
     }
 }
 
-/* The context of the texts of llama_dynamic, which is longer than that of pre-training. */
+/* The context of the texts of llama_dynamic, which is longer than the context of pre-training. */
 static char context_setting[] = "model.max_position_embeddings=10";
 static char *const dynamic_context[] = {context_setting};
 
@@ -143,8 +143,8 @@ static const struct config_case config_cases[] = {
     {"bert_untied", "tie_word_embeddings", "true", STATUS_DATA, "set tie_word_embeddings"},
     {"roberta", "pad_token_id", "0", STATUS_UNAVAILABLE, "positions that begin with row 1"},
     {"roberta", "architectures", "[\"RobertaModel\"]", STATUS_OK, NULL},
-    {"llama", "rope_parameters", "{\"rope_type\": \"longrope\"}", STATUS_UNAVAILABLE,
-     "the rope_type longrope"},
+    {"llama", "rope_parameters", "{\"rope_type\": \"longrope\"}", STATUS_DATA,
+     "longrope: short_factor is not a list"},
     {"llama", "rope_parameters", "{\"rope_type\": \"yarn\"}", STATUS_DATA, "yarn has no factor"},
     {"llama", "rope_parameters", "{\"rope_type\": \"yarn\", \"factor\": 2, \"mscale\": 0.7}",
      STATUS_UNAVAILABLE, "yarn with mscale"},
@@ -244,14 +244,20 @@ static const struct config_case config_cases[] = {
     {"granite", "architectures", "[\"GraniteForSequenceClassification\"]", STATUS_UNAVAILABLE,
      "GraniteForSequenceClassification is not supported"},
     {"granite", "logits_scaling", "-1.0", STATUS_DATA, "logits_scaling"},
+    {"olmo", "clip_qkv", "8.0", STATUS_UNAVAILABLE, "clip_qkv is not supported; only null is"},
+    {"olmo", "clip_qkv", "null", STATUS_OK, NULL},
     {"olmo2", "attention_bias", "true", STATUS_DATA, "self_attn.q_proj.bias is missing"},
     {"olmo2", "num_key_value_heads", "1", STATUS_DATA, "self_attn.k_proj.weight has 2 dim"},
     {"phi3", "rope_parameters", "{\"type\": \"su\"}", STATUS_UNAVAILABLE,
      "rope_type su is not supported"},
-    {"phi3", "rope_parameters", "{\"rope_type\": \"longrope\"}", STATUS_UNAVAILABLE,
-     "rope_type longrope is not supported"},
+    {"phi3", "rope_parameters",
+     "{\"rope_type\": \"longrope\", \"short_factor\": [1, 2, 3], \"long_factor\": [1, \"x\"]}",
+     STATUS_DATA, "entry 1 of long_factor is not a number above 0"},
+    {"phi3_long", "rope_parameters",
+     "{\"rope_type\": \"longrope\", \"short_factor\": [1, 2], \"long_factor\": [1, 2]}",
+     STATUS_DATA, "model.rope_short_factor: 2 numbers; rope_type longrope requires 3"},
     {"phi3", "rope_parameters", "{\"rope_type\": \"linear\", \"factor\": 2.0}", STATUS_UNAVAILABLE,
-     "rope_type linear of phi3 is not supported"},
+     "rope_type linear of phi3 is not supported; default and longrope are"},
     {"phi3", "rope_parameters", "{\"partial_rotary_factor\": 0.3}", STATUS_DATA,
      "partial_rotary_factor: 0.3 does not give an even number of columns"},
     {"stablelm", "qk_layernorm", "true", STATUS_UNAVAILABLE, "qk_layernorm: true is not"},
@@ -330,8 +336,7 @@ static void test_names(void)
     check_refused(folder, STATUS_DATA,
                   "holds classifier.dense.bias, which the roberta model of config.json");
 
-    /* A missing head gets the same random values in each import. The other weights are those of the
-     * file. */
+    /* A missing head gets the same random values in each import. The file has the other weights. */
     join_path(folder, reference, "bert_bare");
     CHECK_OK(import_to(folder, "a", output, &recipe));
     CHECK_OK(import_to(folder, "b", second, &recipe));
@@ -397,8 +402,11 @@ int main(void)
     test_numbers("gemma3_text", true);
     test_numbers("smollm3", true);
     test_numbers("granite", true);
+    test_numbers("olmo", true);
     test_numbers("olmo2", true);
     test_numbers("phi3", true);
+    test_numbers("phi3_long", true);
+    test_numbers("phi3_short", true);
     test_numbers("stablelm", true);
     test_config();
     test_names();

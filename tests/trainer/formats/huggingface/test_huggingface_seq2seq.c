@@ -1,4 +1,4 @@
-/* Folders of encoder-decoder models of transformers (scripts/make_reference.py seq2seq). Logits of
+/* Folders of encoder-decoder models of transformers (make_reference.py seq2seq). Logits of
  * padded batches are compared with double precision. Models that are exported and imported again
  * have the same bits. Adapters of peft have its logits. */
 #include "base/memory.h"
@@ -8,7 +8,7 @@
 #include "trainer/formats/weights/open.h"
 #include "trainer/setup/session.h"
 
-enum { VALUES_MAX = 4096 };
+enum { VALUES_MAX = 4096, VOCABULARY = 61, WIDTH = 24, TABLE_ELEMENTS = VOCABULARY * WIDTH };
 
 static const double tolerance = 1e-5; /* of the largest logit */
 
@@ -77,6 +77,10 @@ static void test_folder(const char *name)
     check_logits(name, a);
     export_and_import(a, b, &reimported);
     CHECK_EQUAL(reimported.model.tie_word_embeddings, recipe.model.tie_word_embeddings);
+    CHECK_EQUAL(reimported.model.vocab_size, recipe.model.vocab_size);
+    CHECK_EQUAL(reimported.model.decoder_vocab_size, recipe.model.decoder_vocab_size);
+    CHECK_EQUAL(reimported.model.share_encoder_decoder_embeddings,
+                recipe.model.share_encoder_decoder_embeddings);
     check_logits(name, b); /* the settings are equal too */
 }
 
@@ -102,8 +106,19 @@ static void test_config(void)
         {"bart", "scale_embedding", "true", STATUS_UNAVAILABLE, "scale_embedding: true"},
         {"bart", "decoder_ffn_dim", "41", STATUS_UNAVAILABLE,
          "encoder_ffn_dim is 40 and decoder_ffn_dim is 41"},
-        {"marian", "share_encoder_decoder_embeddings", "false", STATUS_UNAVAILABLE,
-         "share_encoder_decoder_embeddings: false"},
+        {"marian", "share_encoder_decoder_embeddings", "false", STATUS_DATA,
+         "model.encoder.embed_tokens.weight is missing"},
+        {"marian_separate", "decoder_vocab_size", "62", STATUS_DATA,
+         "model.decoder.embed_tokens.weight"},
+        {"marian_separate", "vocab_size", "61", STATUS_DATA, "model.encoder.embed_tokens.weight"},
+        {"marian_separate", "decoder_vocab_size", "60", STATUS_DATA,
+         "decoder_start_token_id is 60; the token ids of the model are 0 to 59"},
+        {"marian_separate", "decoder_vocab_size", "1", STATUS_DATA,
+         "decoder_vocab_size is 1; it must be from 2 to 16777216"},
+        {"marian_separate", "share_encoder_decoder_embeddings", NULL, STATUS_DATA,
+         "model.shared.weight is missing"},
+        {"bart", "activation_dropout", "0.2", STATUS_OK, NULL},
+        {"bart", "activation_dropout", "1", STATUS_DATA, "activation_dropout: 1.0 must be in"},
         {"marian", "tie_word_embeddings", "false", STATUS_UNAVAILABLE,
          "tie_word_embeddings: false is not supported"},
         {"marian", "decoder_attention_heads", "2", STATUS_UNAVAILABLE,
@@ -116,16 +131,71 @@ static void test_config(void)
     check_config_cases(cases, COUNT(cases));
 }
 
+static void read_table(const char *folder, const char *name, float values[TABLE_ELEMENTS])
+{
+    int64_t rows, columns;
+    float *table = read_tensor(folder, name, &rows, &columns);
+    CHECK_EQUAL(rows * columns, TABLE_ELEMENTS);
+    memcpy(values, table, TABLE_ELEMENTS * sizeof *values);
+    free(table);
+}
+
+/* Files may contain a token table of a stack. This table must equal the shared one. */
+static void test_stack_tables(void)
+{
+    static const char *const cases[][3] = {
+        {"t5", "shared.weight", "encoder.embed_tokens.weight"},
+        {"bart", "model.shared.weight", "model.decoder.embed_tokens.weight"},
+        {"mbart", "model.shared.weight", "model.encoder.embed_tokens.weight"},
+        {"marian", "model.shared.weight", "model.decoder.embed_tokens.weight"},
+    };
+    static struct recipe recipe;
+    static float table[TABLE_ELEMENTS];
+    char folder[FILE_PATH_BYTES], output[FILE_PATH_BYTES];
+    for (int i = 0; i < COUNT(cases); i++) {
+        const struct new_tensor added = {cases[i][2], 2, {VOCABULARY, WIDTH}};
+        copy_model(cases[i][0], folder);
+        read_table(folder, cases[i][1], table);
+        rewrite_tensors(folder, NULL, 0, &added, table);
+        CHECK_OK(import_to(folder, "tables", output, &recipe));
+        check_logits(cases[i][0], output);
+        copy_model(cases[i][0], folder);
+        table[TABLE_ELEMENTS - 1] += 1;
+        rewrite_tensors(folder, NULL, 0, &added, table);
+        check_refused(folder, STATUS_UNAVAILABLE, "shared.weight; separate token tables of a ");
+    }
+}
+
+/* For a BART with an output matrix apart from the token table, transformers reads a table for each
+ * stack. The exported file contains these tables. */
+static void test_untied(void)
+{
+    static float shared[TABLE_ELEMENTS], table[TABLE_ELEMENTS];
+    char folder[FILE_PATH_BYTES];
+    test_folder("bart_untied");
+    join_path(folder, root, "out");
+    read_table(folder, "model.shared.weight", shared);
+    read_table(folder, "model.encoder.embed_tokens.weight", table);
+    CHECK(memcmp(shared, table, sizeof table) == 0);
+    read_table(folder, "model.decoder.embed_tokens.weight", table);
+    CHECK(memcmp(shared, table, sizeof table) == 0);
+    read_table(folder, "lm_head.weight", table);
+    CHECK(memcmp(shared, table, sizeof table) != 0);
+}
+
 /* Keys and names of older versions of transformers, and of mT5. */
 static void test_older_folders(void)
 {
     static struct recipe recipe;
+    static float table[TABLE_ELEMENTS];
     char folder[FILE_PATH_BYTES], output[FILE_PATH_BYTES];
     copy_model("t5_gated", folder); /* T5 1.1 */
     set_config(folder, "scale_decoder_outputs", NULL);
     set_config(folder, "tie_word_embeddings", "false");
+    read_table(folder, "shared.weight", table);
     rewrite_tensors(folder, NULL, 0,
-                    &(struct new_tensor){"encoder.embed_tokens.weight", 2, {61, 24}}, NULL);
+                    &(struct new_tensor){"encoder.embed_tokens.weight", 2, {VOCABULARY, WIDTH}},
+                    table);
     CHECK_OK(import_to(folder, "older", output, &recipe));
     check_logits("t5_gated", output);
     set_config(folder, "model_type", "\"mt5\"");
@@ -189,11 +259,14 @@ int main(void)
     test_folder("bart");
     test_folder("mbart");
     test_folder("marian");
+    test_folder("marian_separate");
     test_adapter("t5_lora", "t5_gated", "all-linear");
     test_adapter("bart_lora", "bart", "q_proj, v_proj");
     test_adapter("marian_lora", "marian", "fc1, encoder_attn.q_proj, encoder_attn.v_proj");
     test_config();
     test_older_folders();
+    test_stack_tables();
+    test_untied();
     CHECK_OK(file_remove_tree(root));
     printf("folders of encoder-decoders: logits and bits are equal\n");
     return 0;

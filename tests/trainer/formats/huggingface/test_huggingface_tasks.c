@@ -1,5 +1,5 @@
 /* Folders of the task classes of transformers: the models of tests/reference/heads*.h5 with the
- * config.json that transformers writes for them. The outputs of the head equal those of
+ * config.json that transformers writes for them. The outputs of the head are the same as in
  * transformers, also after export and import. The names of the labels are kept. */
 #include "base/memory.h"
 #include "comm/comm.h"
@@ -238,7 +238,7 @@ static void test_settings(hid_t file, const json_t *configs)
         {"id2label", "{\"0\": \"a\", \"2\": \"b\", \"3\": \"c\"}", STATUS_DATA,
          "has no name for 1"},
         {"id2label", "{\"0\": \"a\", \"1\": \"\", \"2\": \"c\"}", STATUS_DATA, "has no name for 1"},
-        {"id2label", "{\"0\": \"a\", \"1\": \"b\", \"2\": \"a\"}", STATUS_DATA, "name \"a\" twice"},
+        {"id2label", "{\"0\": \"a\", \"1\": \"b\", \"2\": \"a\"}", STATUS_DATA, "name 'a' twice"},
         {"id2label", "{}", STATUS_DATA, "0 labels"},
         {"id2label", NULL, STATUS_DATA,
          "classifier.weight has 2 dimensions, [3, 8], but config.json"},
@@ -249,7 +249,7 @@ static void test_settings(hid_t file, const json_t *configs)
         {"architectures", "[\"BertForMultipleChoice\"]", STATUS_DATA,
          "classifier.weight has 2 dim"},
         {"architectures", "[\"BertModel\"]", STATUS_DATA, "holds classifier.weight"},
-        {"bireme_objective", "\"reward\"", STATUS_USAGE, "is not for the objective reward"},
+        {"bireme_objective", "\"reward\"", STATUS_USAGE, "and not 'reward'"},
     };
     static struct recipe recipe;
     char folder[FILE_PATH_BYTES], output[FILE_PATH_BYTES];
@@ -262,7 +262,7 @@ static void test_settings(hid_t file, const json_t *configs)
     }
     make_folder(&t, configs, folder);
     CHECK_FAILS(import_for("answer", folder, "refused", output, &recipe), STATUS_USAGE,
-                "BertForSequenceClassification is not for the objective answer but for classify");
+                "the objective of a BertForSequenceClassification is classify and not 'answer'");
     CHECK_OK(import_for("classify", folder, "a", output, &recipe));
     H5Gclose(t.group);
 

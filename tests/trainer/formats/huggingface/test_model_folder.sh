@@ -107,7 +107,7 @@ run_with_fault() {
     code=$?
 }
 
-# is_complete COMMAND: the output equals that of a run without a fault.
+# is_complete COMMAND: the output equals the output of a run without a fault.
 is_complete() {
     case $1 in
     export) diff -r there/new reference/new ;;

@@ -1,4 +1,4 @@
-/* Configurations of published models (scripts/reference_published.py): import reads each
+/* Configurations of published models (scripts/reference/reference_published.py): import reads each
  * config.json, and the plan of its recipe has the parameter count of the class in transformers. An
  * exported config.json reads back as the same recipe. */
 #include <sys/stat.h>

@@ -1,6 +1,6 @@
 #!/bin/bash
-# The HTTP server: answers equal those of the commands, bad requests get their status, and clients
-# that are slow, vanish or are many do not disturb others.
+# The HTTP server: answers equal the answers of the commands, bad requests get their status, and
+# clients that are slow, vanish or are many do not disturb others.
 #
 #   test_serve.sh text | seq2seq | tasks | errors | clients | stop | openai | page
 part=${1:-}
@@ -67,7 +67,8 @@ generate() {
     sed -E 's/.*"text": ?"(.*)", ?"ids".*/\1/' out
 }
 
-# An encoder-decoder: the prompt is the source, and the texts are those of translate and generate.
+# An encoder-decoder: the prompt is the source, and the texts are the same as in translate and
+# generate.
 test_seq2seq() {
     local line
     write_pairs 200 8 capitals
@@ -103,6 +104,22 @@ test_seq2seq() {
     ask /v1/completions "{\"prompt\":\"$(head -1 sources)\",\"seed\":3,\"n\":3,\"max_tokens\":9,
         \"temperature\":2}"
     print_texts | cmp - sampled || fail "other samples: $(cat out sampled)"
+    # Beam search gives the targets of translate and the hypotheses of generate. One search of two
+    # beams runs at a time.
+    run_bireme 0 translate --checkpoint run --num-beams 2 --length-penalty -3 sources
+    mv out beams
+    ask /v1/completions "{\"prompt\":[$(sed 's/.*/"&"/' sources | paste -sd,)],\"num_beams\":2,
+        \"length_penalty\":-3,\"max_tokens\":99}"
+    print_texts | cmp - beams || fail "other targets of beam search: $(cat out)"
+    run_bireme 0 generate --checkpoint run --json --num-beams 2 --num-samples 2 \
+        --prompt "$(head -1 sources)"
+    sed -E 's/.*"text": ?"(.*)", ?"ids".*/\1/' out >beams
+    [ "$(sort -u beams | wc -l)" = 2 ] || fail "equal hypotheses: $(cat beams)"
+    ask /v1/completions "{\"prompt\":\"$(head -1 sources)\",\"num_beams\":2,\"n\":2,
+        \"max_tokens\":99}"
+    print_texts | cmp - beams || fail "other hypotheses: $(cat out)"
+    ask /v1/completions '{"prompt":"the","num_beams":3}'
+    expect 400 '3 beams are too many; the server runs at most 2 (--max-num-seqs)'
     # The server refuses requests that such a model cannot answer.
     ask /v1/models '' -X GET && expect 200 '"tasks":["completions"]'
     ask /v1/completions '{"prompt":"a","echo":true}' && expect 400 'does not continue its prompt'
@@ -112,6 +129,45 @@ test_seq2seq() {
     ask /v1/chat/completions '{"messages":[{"role":"user","content":"a"}]}' && expect 400 chat
     ask /v1/embeddings '{"input":"a"}' && expect 400 'does not support this path'
     stop_server
+    # With a chat template, the answer equals the answer of generate --chat.
+    cp "$source/recipes/manual_template.json" run/final/tokenizer/chat_template.json
+    run_bireme 0 generate --checkpoint run --json --chat --prompt 'the list of files'
+    sed -E 's/.*"text": ?"(.*)", ?"ids".*/\1/' out >expected
+    [ -s expected ] || fail 'an empty answer'
+    start_server run
+    ask /v1/models '' -X GET && expect 200 '"tasks":["completions","chat"]'
+    ask /v1/chat/completions '{"messages":[{"role":"user","content":"the list of files"}],
+        "temperature":0,"max_tokens":99}'
+    expect 200 '"object":"chat.completion"'
+    [ "$(sed -E 's/.*"content":"([^"]*)".*/\1/' out)" = "$(cat expected)" ] ||
+        fail "chat: $(cat out expected)"
+    stop_server
+}
+
+# test_beam_order: beam searches start in the order of their arrival. A search that needs all beams
+# starts before smaller ones that arrive later, although the end of the first request leaves room
+# for a small one.
+test_beam_order() {
+    local count=0 prompts beams pids=()
+    stop_server
+    start_server run --max-num-seqs 4
+    : >order
+    for beams in '301 2' '1 4' '101 2'; do
+        prompts=$(yes '"the"' | head -n "${beams% *}" | paste -sd,)
+        {
+            curl -s -m 50 -o /dev/null -H 'Content-Type: application/json' --data-binary \
+                "{\"prompt\":[$prompts],\"num_beams\":${beams#* },\"max_tokens\":25}" \
+                "$url/v1/completions"
+            echo "$beams" >>order
+        } &
+        pids+=($!)
+        count=$((count + 1))
+        for _ in $(seq 100); do
+            [ "$(print_metric bireme_requests_open)" -lt $count ] && [ ! -s order ] || break
+        done
+    done
+    wait "${pids[@]}"
+    [ "$(tail -n 1 order)" = '101 2' ] || fail "beam searches end in the order $(paste -sd, order)"
 }
 
 test_text() {
@@ -119,7 +175,7 @@ test_text() {
     start_server run
     [ "$(curl -s "$url/health")" = '{"status":"ok"}' ] || fail health
     ask /v1/models '' -X GET && expect 200 '"id":"run"'
-    # Greedy and sampled texts are those of `bireme generate`.
+    # Greedy and sampled texts are the same as in `bireme generate`.
     generate --prompt License --temperature 0 --max-new-tokens 20 >expected
     ask /v1/completions '{"model":"any","prompt":"License","temperature":0,"max_tokens":20}'
     expect 200 '"model":"any"'
@@ -146,11 +202,22 @@ test_text() {
             echo
         done | cmp - whole || fail 'the stream has another text'
     done
-    # Clients at the same time get the texts that they get alone. There are 3 slots for 8 clients.
+    # Beam search gives the texts of `bireme generate --num-beams`.
+    generate --prompt License --num-beams 4 --num-samples 3 --length-penalty 2 \
+        --max-new-tokens 12 >expected
+    for beams in '"use_beam_search":true,"best_of":4' '"num_beams":4'; do
+        ask /v1/completions "{\"prompt\":[\"the\",\"License\"],\"n\":3,\"length_penalty\":2,
+            \"max_tokens\":12,$beams}"
+        expect 200 '"usage":{"prompt_tokens":10,"completion_tokens":72,"total_tokens":82}'
+        print_texts | tail -n 3 | cmp - expected || fail "$beams: other texts: $(cat out)"
+    done
+    # Clients at the same time get the texts that they get alone. There are 3 slots for 8 clients,
+    # and the last one has beam search.
     stop_server
     start_server run --max-num-seqs 3
     for i in 1 2 3 4 5 6 7 8; do
         body='{"prompt":"the License","seed":'$i',"max_tokens":20,"logprobs":2}'
+        [ $i != 8 ] || body='{"prompt":["the License","the"],"num_beams":3,"max_tokens":20}'
         ask /v1/completions "$body"
         sed 's/"id":"[^"]*","object":"[^"]*","created":[0-9]*//' out >"alone-$i"
         echo "$body" >"body-$i"
@@ -166,6 +233,7 @@ test_text() {
         sed 's/"id":"[^"]*","object":"[^"]*","created":[0-9]*//' "together-$i" |
             cmp - "alone-$i" || fail "client $i gets another text"
     done
+    test_beam_order
     # Stop strings, ids, lists and echo.
     ask /v1/completions '{"prompt":"the","seed":2,"max_tokens":25,"stop":["e","n"," "]}'
     expect 200 '"finish_reason":"stop"'
@@ -225,13 +293,19 @@ END
     expect 200 '"object":"chat.completion"'
     [ "$(sed 's/.*"content":"\(.*\)"},"logprobs".*/\1/' out)" = "$(cat expected)" ] ||
         fail "chat: $(cat out)"
+    run_bireme 0 generate --checkpoint run_messages --chat --system 'Be brief.' \
+        --prompt 'list files' --num-beams 3 --max-new-tokens 12 --json
+    sed -E 's/.*"text": ?"[ ]*(.*)", ?"ids".*/\1/' out >beams
+    ask /v1/chat/completions "$body,\"use_beam_search\":true,\"best_of\":3}"
+    [ "$(sed 's/.*"content":"\(.*\)"},"logprobs".*/\1/' out)" = "$(cat beams)" ] ||
+        fail "chat with beam search: $(cat out)"
     ask /v1/chat/completions "$body,\"stream\":true,\"logprobs\":true,\"top_logprobs\":2}"
     expect 200 '"delta":{"role":"assistant","content":""}'
     grep -o '"delta":{[^}]*}' out | sed -n 's/.*"content":"\(.*\)"}/\1/p' | tr -d '\n' >streamed
     echo >>streamed
     cmp streamed expected || fail "chat stream: $(cat out)"
     grep -q '"top_logprobs":\[{"token":' out || fail 'no log-probabilities'
-    # Embeddings are those of `bireme embed`, also in base64.
+    # Embeddings are the same as in `bireme embed`, also in base64.
     ask /v1/embeddings '{"input":["list files","ls"]}'
     grep -q '"model":"[^"]' out || fail "no model: $(cat out)"
     expect 200 '"object":"embedding"'
@@ -298,7 +372,7 @@ END
     stop_server
 }
 
-# Labels and answers are those of the commands.
+# Labels and answers equal the results of the commands.
 test_classify_and_answer() {
     printf '{"text": "the work", "label": "a"}\n{"text": "of it", "label": "b"}\n' >labels.jsonl
     run_bireme 0 prepare --objective classify --tokenizer words --input labels.jsonl \
@@ -381,6 +455,16 @@ test_errors() {
 400|/v1/completions|{"prompt":"a","model":7}|"param":"model"
 400|/v1/completions|{"prompt":"a","model":"a\u0000b"}|NUL
 400|/v1/completions|{"prompt":"a","suffix":"b"}|not supported
+400|/v1/completions|{"prompt":"a","best_of":2}|best_of needs use_beam_search
+400|/v1/completions|{"prompt":"a","use_beam_search":true}|set best_of to a number above 1
+400|/v1/completions|{"prompt":"a","use_beam_search":1}|true or false
+400|/v1/completions|{"prompt":"a","num_beams":2,"n":3}|n is 3, more than the 2 beams
+400|/v1/completions|{"prompt":"a","num_beams":2,"best_of":3}|num_beams is 2, but best_of is 3
+400|/v1/completions|{"prompt":"a","num_beams":9}|9 beams are too many
+400|/v1/completions|{"prompt":"a","num_beams":2,"stream":true}|"param":"use_beam_search"
+400|/v1/completions|{"prompt":"a","num_beams":2,"logprobs":0}|"param":"logprobs"
+400|/v1/completions|{"prompt":"a","num_beams":2,"echo":true}|"param":"echo"
+400|/v1/completions|{"prompt":"a","length_penalty":99}|"param":"length_penalty"
 400|/v1/completions|{"prompt":"a","logit_bias":{"1":5}}|not supported
 400|/v1/completions|{"prompt":"a\u0000b"}|NUL
 400|/v1/completions|{"prompt":"the License is granted to You by us"}|context_length_exceeded
@@ -446,20 +530,26 @@ test_clients() {
     for _ in 1 2 3 4; do
         ask /v1/completions '{"prompt":"the","max_tokens":5}' && expect 200 text
     done
-    # Clients that vanish: their sequences are cancelled, with and without a stream.
+    # Clients that vanish: their sequences are cancelled, with and without a stream, and with beams.
     long='"prompt":["the","a","of","to","in","or"],"n":128,"max_tokens":29,"temperature":3'
-    for stream in true false; do
+    searches='"prompt":['$(yes '"the"' | head -n 1000 | paste -sd,)'],"max_tokens":29,"num_beams":2'
+    for body in "{$long,\"stream\":true}" "{$long,\"stream\":false}" "{$searches}"; do
         before=$(print_metric bireme_requests_cancelled_total)
-        curl -s -m 0.5 -o /dev/null -H 'Content-Type: application/json' \
-            --data-binary "{$long,\"stream\":$stream}" "$url/v1/completions"
-        [ $? = 28 ] || fail 'the request ended too early'
+        open=$(print_metric bireme_requests_open)
+        curl -s -o /dev/null --json "$body" "$url/v1/completions" &
+        client=$!
+        until [ "$(print_metric bireme_requests_open)" -gt "$open" ]; do
+            kill -0 $client || fail 'the request ended too early'
+        done
+        kill $client
         ask /v1/completions '{"prompt":"the","max_tokens":5}' && expect 200 text
         for _ in $(seq 100); do
             [ "$(print_metric bireme_requests_cancelled_total)" = "$before" ] || continue 2
             sleep 0.1
         done
-        fail "no request was cancelled (stream $stream)"
+        fail "no request was cancelled: ${body:0:99}"
     done
+    ask /v1/completions '{"prompt":"the","max_tokens":5,"num_beams":2}' && expect 200 text
     kill -0 $slow || fail 'the slow clients ended too early'
     [ -s slow ] && printf 'HTTP/1.1 200 OK' | grep -q "^$(head -c 15 slow)" ||
         fail "the slow client got: $(cat slow)"
@@ -557,8 +647,8 @@ use_page() {
     start_server "$1"
     shift
     for task in "$@"; do
-        SERVER_PID=$server timeout 170 python3 "$source/scripts/check_page.py" "$url" "$task" \
-            >page 2>&1 ||
+        SERVER_PID=$server timeout 170 \
+            python3 "$source/scripts/clients/check_page.py" "$url" "$task" >page 2>&1 ||
             fail "the page, $task: $(tail -n 3 page)"
     done
     stop_server
@@ -597,7 +687,7 @@ test_openai() {
     }
     run_bireme 0 train recipe.yaml
     start_server run
-    "$python" "$source/scripts/check_openai.py" "$url/v1" || fail 'the openai client'
+    "$python" "$source/scripts/clients/check_openai.py" "$url/v1" || fail 'the openai client'
     stop_server
 }
 

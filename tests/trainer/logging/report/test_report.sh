@@ -131,9 +131,9 @@ for file in recipe.yaml mine.html mine.svg run; do
 done
 # A name of another format is refused; a name without a suffix is not.
 run_bireme 64 report run --output page.png
-expect_error 'a report is an HTML page; give the file a name that ends with .html'
+expect_error 'page.png: a report without --plot FIELD is an HTML page; give the file a name'
 run_bireme 64 report run --output loss.svg
-expect_error 'or choose a field with --plot'
+expect_error 'loss.svg: a report without --plot FIELD is an HTML page'
 run_bireme 64 report run --plot loss --output page.html
 expect_error '--plot writes an SVG picture'
 run_bireme 0 report run --output run.2

@@ -68,7 +68,13 @@ static void test_encoder_decoder(void)
     recipe.parallel.tensor = 2;
     CHECK_OK(plan_make(&recipe, 2, &plan));
     /* reductions of [64, C] in f32 in both directions, and 24 bytes per row of a target */
-    CHECK(plan.tensor_bytes == 8 * 64 * ((12 + 20) * 64 * 4.0 + 24));
+    CHECK(plan.tensor_bytes == 8 * 64 * ((10 + 20) * 64 * 4.0 + 24));
+    int64_t activations = plan.bytes[PLAN_ACTIVATIONS];
+    recipe.parallel.sequence = true;
+    CHECK_OK(plan_make(&recipe, 2, &plan));
+    /* scatters and gathers; the gradients of 15 norms in two micro-batches */
+    CHECK(plan.tensor_bytes == 8 * 64 * ((10 + 20 + 14 + 29) * 64 * 2.0 + 24) + 2 * 15 * 64 * 4.0);
+    CHECK(plan.bytes[PLAN_ACTIVATIONS] < activations);
     recipe.parallel.tensor = 1;
     recipe.objective = OBJECTIVE_DENOISE;
     CHECK_OK(plan_make(&recipe, 1, &plan));
@@ -83,6 +89,11 @@ static void test_encoder_decoder(void)
     CHECK_OK(plan_make(&recipe, 1, &plan));
     CHECK_OK(plan_check(&recipe, true, &plan));
     CHECK_EQUAL(plan.unchecked_count, 2);
+    struct plan separate;
+    recipe.model.share_encoder_decoder_embeddings = false;
+    CHECK_OK(plan_make(&recipe, 1, &separate));
+    CHECK_EQUAL(separate.parameters, plan.parameters + 512 * 768);
+    CHECK(separate.gemm_flops == plan.gemm_flops); /* the table of the encoder has no GEMM */
 }
 
 static void test_step(void)
@@ -459,6 +470,11 @@ static void test_errors(void)
         {"inspect", 64, "PATH is missing"},
         {"inspect a b", 64, "unexpected argument 'b'"},
         {"inspect /nowhere", 66, "/nowhere does not exist"},
+        {"checkpoint list /nowhere", 66, "there is no checkpoint at /nowhere; name a run folder"},
+        {"checkpoint verify recipes/README.md", 66,
+         "recipes/README.md is a file; name a run folder"},
+        {"score --checkpoint /nowhere", 66,
+         "there is no checkpoint at /nowhere; name a run folder"},
         {"inspect recipes/gpt2_124m.yaml", 65, "recipes/gpt2_124m.yaml"},
         {"inspect recipes", 65, "recipes is not a checkpoint"},
     };

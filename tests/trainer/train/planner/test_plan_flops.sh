@@ -1,5 +1,5 @@
 #!/bin/bash
-# The FLOPs of `bireme plan`, from which training computes its MFU, equal those of the matrix
+# The FLOPs of `bireme plan`, from which training computes its MFU, equal the FLOPs of the matrix
 # products that a step issues: the sum of 2 M N K over the operations, as `bench step` counts them.
 #
 # Attention's backward pass has five products, one of which recomputes the scores: four count. With

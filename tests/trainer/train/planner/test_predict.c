@@ -121,6 +121,40 @@ static void test_shared_device(void)
     CHECK_NEAR(four.data_comm_seconds, 1.5 * 4 * parameters / 2.5e9, 5e-3);
 }
 
+/* The matrices of 10 of the 12 layers, or of all layers, have FP8 operands. Their GEMMs are four
+ * times as fast. The head stays in bf16. */
+static void test_fp8(void)
+{
+    struct recipe recipe = make_recipe(gpt2);
+    struct cluster cluster = simple;
+    struct plan plan;
+    struct prediction unused;
+    const double layer = 6e-12 * 8 * 256 * 12 * 768 * 768; /* seconds in bf16 */
+    cluster.device.gemm_tflops_bf16 = 1;
+    cluster.device.attention_tflops_bf16 = 0.5;
+    recipe.train.precision = PRECISION_BF16;
+    struct prediction half = make_prediction(&recipe, 1, &cluster);
+    recipe.train.activation_checkpointing = RECOMPUTE_FULL;
+    struct prediction full = make_prediction(&recipe, 1, &cluster);
+    CHECK_NEAR(half.gemm_seconds, 6e-12 * 8 * 256 * gemm_parameters, 1e-9);
+
+    recipe.train.precision = PRECISION_FP8;
+    CHECK_OK(plan_make(&recipe, 1, &plan));
+    CHECK_FAILS(predict_step(&recipe, &plan, &cluster, &unused), STATUS_RECIPE,
+                "simple.yaml: device.gemm_tflops_fp8 is missing");
+    cluster.device.gemm_tflops_fp8 = 4;
+    /* Backward repeats the forward pass, a third of the FLOPs, except in the last layer. */
+    struct prediction full_fp8 = make_prediction(&recipe, 1, &cluster);
+    CHECK_NEAR(full.gemm_seconds - full_fp8.gemm_seconds, 0.75 * layer * 10 * 4 / 3, 1e-9);
+    recipe.train.activation_checkpointing = RECOMPUTE_NONE;
+    struct prediction inner = make_prediction(&recipe, 1, &cluster);
+    CHECK_NEAR(half.gemm_seconds - inner.gemm_seconds, 0.75 * layer * 10, 1e-9);
+    CHECK_NEAR(half.step_seconds - inner.step_seconds, 0.75 * layer * 10, 1e-9);
+    recipe.fp8.first_last_layers_bf16 = false;
+    struct prediction all = make_prediction(&recipe, 1, &cluster);
+    CHECK_NEAR(half.gemm_seconds - all.gemm_seconds, 0.75 * layer * 12, 1e-9);
+}
+
 /* Published by llm.c: GPT-2 124M on 8 A100 takes about 300 ms for 524,288 tokens, and 1558M on 8
  * H100 takes 2.80 s for 1,048,576. The cluster descriptions were not fitted to these runs. */
 static void test_published(const char *source)
@@ -301,6 +335,7 @@ int main(void)
     test_one_rank();
     test_communication();
     test_shared_device();
+    test_fp8();
     test_memory();
     test_search();
     test_refused();

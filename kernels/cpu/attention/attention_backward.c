@@ -1,0 +1,575 @@
+/* Attention, backward: dq, dk, dv, with probabilities that are recomputed from q, k and lse.
+ *
+ * For each row, with d = d_o . o and the dropout factors m:
+ *   p_j = exp(scale q . k_j - lse),  dv_j += m_j p_j d_o,  ds_j = p_j (m_j d_o . v_j - d)
+ *   dq += scale ds_j k_j,  dk_j += scale ds_j q
+ * With a soft-cap c, the score s_j = c tanh(scale q . k_j / c) replaces scale q . k_j, and ds_j is
+ * multiplied by 1 - (s_j / c)^2. The gradient of a bias is ds_j, before this factor.
+ *
+ * Blocking  Five GEMMs for each query head, tile of keys and tile of queries. dk and dv of a tile
+ *           of keys stay in the cache; dq of the head is a separate f32 matrix. Causal tiles above
+ *           the diagonal are skipped, tiles on it are reduced to the visible keys.
+ * Threads   Work items are (sequence, key-value head); all sequences of a part of the bias gradient
+ *           (attention_bias.h) have the same thread. Each sum therefore belongs to one thread and
+ *           has one order, and no score is computed twice. If there are few items for the threads,
+ *           they are divided into tiles of keys. Threads then add to dq in the same order
+ *           (dq_order). A split by queries and by keys would need seven GEMMs instead of five.
+ *
+ * Source    Dao et al. 2022, arXiv:2205.14135 */
+#include <omp.h>
+#include <sched.h>
+#include <stdatomic.h>
+
+#include "base/memory.h"
+#include "kernels/cpu/attention/attention_bias.h"
+
+enum { KEYS = ATTENTION_KEYS, ROWS = 64, GROUP = ATTENTION_GROUP };
+
+struct tensors {
+    struct tensor dq, dkeys, dvalues, d_o, q, keys, values, o, lse;
+};
+
+/* The workspace of a thread. */
+struct workspace {
+    float *keys, *keys_transposed, *values_transposed; /* [KEYS][padded], [padded][KEYS] */
+    float *q, *d_o;                                    /* [longest_q][padded] */
+    float *q_operand, *d_o_operand;                    /* the same, as operands of a score GEMM */
+    float *p, *ds;                                     /* [ROWS][KEYS] */
+    float *ds_operand;      /* left operand of the GEMM for dk: ds itself, or pairs of its rows */
+    float *derivatives;     /* [ROWS][KEYS] derivatives of the soft-cap; pack_row_pairs overwrites
+                             * rows that are not needed any more */
+    float *dot;             /* [longest_q] d_o . o */
+    float *lse;             /* [longest_q], in base 2 */
+    float *dq;              /* [longest_q][padded] */
+    float *dkeys, *dvalues; /* [longest_k][padded], or one tile of it */
+    float *bias_sums;       /* gradients of the bias of a head by distance; NULL: none */
+    int64_t padded;
+    struct attention_operand_layout layout;
+    bool is_kv_shared; /* several query heads share a key-value head: dkeys, dvalues are whole */
+};
+
+static size_t count_workspace_floats(int64_t padded, int64_t queries, int64_t keys)
+{
+    int64_t rounded = (queries + 15) / 16 * 16;
+    return (size_t)(3 * KEYS * padded + 3 * ROWS * KEYS + 2 * rounded + 5 * queries * padded +
+                    2 * keys * padded);
+}
+
+static struct workspace make_workspace(float *memory, int64_t padded, int64_t queries, int64_t keys)
+{
+    struct workspace w = {.padded = padded};
+    int64_t rounded = (queries + 15) / 16 * 16;
+    struct {
+        float **part;
+        int64_t floats;
+    } parts[] = {
+        {&w.keys, KEYS * padded},
+        {&w.keys_transposed, KEYS * padded},
+        {&w.values_transposed, KEYS * padded},
+        {&w.q, queries * padded},
+        {&w.d_o, queries * padded},
+        {&w.q_operand, queries * padded},
+        {&w.d_o_operand, queries * padded},
+        {&w.p, ROWS * KEYS},
+        {&w.ds, ROWS * KEYS},
+        {&w.ds_operand, ROWS * KEYS},
+        {&w.dot, rounded},
+        {&w.lse, rounded},
+        {&w.dq, queries * padded},
+        {&w.dkeys, keys * padded},
+        {&w.dvalues, keys * padded},
+    };
+    for (int i = 0; i < COUNT(parts); i++) {
+        *parts[i].part = memory;
+        memory += parts[i].floats;
+    }
+    w.derivatives = w.ds_operand;
+    return w;
+}
+
+static int64_t count_accumulated_keys(int heads, int kv_heads, int64_t longest)
+{
+    return heads == kv_heads ? KEYS : longest;
+}
+
+static size_t compute_order_bytes(int64_t query_tiles, int heads)
+{
+    return cpu_scratch_align((size_t)(query_tiles * heads) * sizeof(int32_t));
+}
+
+/* The limits do not contain the number of key-value heads, so the scratch memory is sized for
+ * several query heads per key-value head. */
+size_t CPU(attention_scratch)(enum dtype dtype, int threads, const struct kernels_limits *limits)
+{
+    (void)dtype;
+    int64_t padded = attention_padded_width(limits->head_width);
+    int64_t keys = limits->sequence > KEYS ? limits->sequence : KEYS;
+    size_t forward = attention_forward_floats(padded);
+    size_t backward = limits->training ? count_workspace_floats(padded, limits->sequence, keys) : 0;
+    size_t floats = forward > backward ? forward : backward;
+    size_t order = threads > 2 && limits->training
+                       ? compute_order_bytes(limits->rows / ROWS + limits->rows, limits->heads)
+                       : 0; /* a sequence has at least one row */
+    return (size_t)threads * cpu_scratch_align(floats * sizeof(float)) + order +
+           attention_bias_scratch(threads, limits);
+}
+
+/* Packs q and d_o of some query rows of the head for all tiles of keys, and computes d_o . o and
+ * lse (as a power of two) of each row. A row without visible keys gets p = exp2(-inf) = 0. The
+ * first row is a multiple of ROWS. */
+static void prepare_rows(const struct workspace *w, const struct attention_head *h,
+                         struct tensors v, struct cpu_range rows)
+{
+    int64_t width = h->a->head_width, column = h->head * width;
+    int64_t row = h->first_q + rows.first, count = rows.last - rows.first;
+    int64_t packed = rows.first / (w->layout.pairs ? 2 : 1) * w->padded;
+    const float *lse = (const float *)v.lse.data + h->head * v.lse.stride + h->first_q;
+    attention_pack_over(w->q + packed, v.q, row, count, column, width);
+    attention_pack_over(w->d_o + packed, v.d_o, row, count, column, width);
+    if (w->layout.pairs) {
+        int64_t operand = rows.first * w->layout.stride;
+        attention_pack_left(w->q_operand + operand, v.q, row, count, column, width);
+        attention_pack_left(w->d_o_operand + operand, v.d_o, row, count, column, width);
+    }
+    for (int64_t i = rows.first; i < rows.last; i++) {
+        int64_t from = h->first_q + i;
+        attention_prefetch(v.o, from, column, width);
+        vector sum = vector_set(0);
+        for (int64_t c = 0; c < width; c += VECTOR_LANES) {
+            int64_t at = from * v.o.stride + column + c, at_d = from * v.d_o.stride + column + c;
+            sum = vector_fma(vector_get(v.d_o.data, v.d_o.dtype, at_d, width - c),
+                             vector_get(v.o.data, v.o.dtype, at, width - c), sum);
+        }
+        w->dot[i] = vector_sum(sum);
+        w->lse[i] = lse[i] == -INFINITY ? INFINITY : lse[i] * attention_log2_e;
+    }
+}
+
+/* A tile: keys [key, key + keys), queries [query, query + rows) of one head. */
+struct tile {
+    int64_t key, keys;
+    int64_t query, rows;
+    float *dkeys, *dvalues; /* of the tile's keys */
+    float *dq;              /* of the tile's queries */
+    int64_t dq_stride;
+};
+
+/* Converts the scores of a row to probabilities; keys that are not visible get 0. If scores are
+ * above 2^24, lse has a rounding error of 1 or more. The exponent is therefore limited, because
+ * infinite probabilities would make all gradients NaN. */
+static void compute_probabilities_row(const struct workspace *w, const struct attention_head *h,
+                                      const struct tile *t, int64_t row, int64_t columns)
+{
+    struct cpu_range visible = attention_visible_keys(h, t->query + row);
+    int32_t low = (int32_t)(visible.first > t->key ? visible.first - t->key : 0);
+    int32_t high = (int32_t)(visible.last < t->key + t->keys ? visible.last - t->key : t->keys);
+    float *p = w->p + row * KEYS;
+    if (h->is_modified) {
+        attention_modify_scores(h, t->query + row, t->key, p, w->derivatives + row * KEYS, columns);
+    }
+    vector factor = vector_set(h->score_scale * attention_log2_e);
+    vector base = vector_set(-w->lse[t->query + row]);
+    struct attention_gap gap = attention_get_gap(h, t->query + row, t->key);
+    bool whole = low == 0 && high >= columns && gap.low >= gap.high;
+    for (int64_t c = 0; c < columns; c += VECTOR_LANES) {
+        vector exponent = vector_fma(vector_load(p + c), factor, base);
+        vector value = math_exp2(vector_min(vector_set(1.0f), exponent));
+        if (!whole || columns - c < VECTOR_LANES) {
+            vector_bits at = vector_index() + (int32_t)c;
+            vector_bits mask = (at >= low) & (at < high) & ((at < gap.low) | (at >= gap.high));
+            value = vector_select(mask, value, vector_set(0));
+        }
+        vector_store(p + c, value);
+    }
+    for (int64_t c = (columns + VECTOR_LANES - 1) / VECTOR_LANES * VECTOR_LANES; c < KEYS;
+         c += VECTOR_LANES) {
+        vector_store(p + c, vector_set(0));
+        vector_store(w->ds + row * KEYS + c, vector_set(0));
+    }
+}
+
+/* Computes ds = p (m dp - d), times the derivative of the soft-cap, and replaces p by m p. */
+static void compute_ds_row(const struct workspace *w, const struct attention_head *h,
+                           const struct tile *t, int64_t row, int64_t columns)
+{
+    float *p = w->p + row * KEYS, *ds = w->ds + row * KEYS;
+    vector dot = vector_set(w->dot[t->query + row]);
+    struct dropout_row factors;
+    dropout_begin(&factors, h->a->dropout, attention_dropout_element(h, t->query + row) + t->key);
+    float *sums = w->bias_sums != NULL
+                      ? w->bias_sums + attention_distance_zero(h->a, h->queries, h->keys) + t->key -
+                            (t->query + row)
+                      : NULL;
+    for (int64_t c = 0; c < columns; c += VECTOR_LANES) {
+        vector value = vector_load(p + c), dp = vector_load(ds + c);
+        if (dropout_active(h->a->dropout)) {
+            vector keep = dropout_next(&factors);
+            dp = vector_fma(dp, keep, -dot); /* one rounding, however the loop is compiled */
+            vector_store(p + c, value * keep);
+        } else {
+            dp -= dot;
+        }
+        vector gradient = value * dp;
+        if (sums != NULL) {
+            vector_store(sums + c, vector_load(sums + c) + gradient);
+        }
+        if (h->a->softcap > 0) {
+            gradient *= vector_load(w->derivatives + row * KEYS + c);
+        }
+        vector_store(ds + c, gradient);
+    }
+}
+
+/* Packs p and ds of an even row and the next row as pairs. The pairs of p overwrite rows that are
+ * already paired. ds is also stored as bf16, in place. Rows end with zeros. */
+static void pack_row_pairs(const struct workspace *w, const struct tile *t, int64_t row)
+{
+    bool both = row + 1 < t->rows;
+    float *p = w->p + row * KEYS, *ds = w->ds + row * KEYS;
+    for (int64_t c = 0; c < KEYS; c += VECTOR_LANES) {
+        vector low = vector_load(ds + c), high = both ? vector_load(ds + KEYS + c) : vector_set(0);
+        vector p_high = both ? vector_load(p + KEYS + c) : vector_set(0);
+        vector_store(w->p + row / 2 * KEYS + c, attention_pair(vector_load(p + c), p_high));
+        vector_store(w->ds_operand + row / 2 * KEYS + c, attention_pair(low, high));
+        vector_store_bf16((bf16 *)(void *)ds + c, low);
+        if (both) {
+            vector_store_bf16((bf16 *)(void *)(ds + KEYS) + c, high);
+        }
+    }
+}
+
+/* Returns the largest number of columns to which a row in [first, last) of a tile attends. */
+static int64_t count_visible_columns(const struct attention_head *h, const struct tile *t,
+                                     int64_t last)
+{
+    int64_t end = attention_visible_keys(h, t->query + last - 1).last - t->key;
+    return end < 0 ? 0 : end < t->keys ? end : t->keys;
+}
+
+static void compute_tile_scores(const struct workspace *w, const struct attention_head *h,
+                                const struct tile *t)
+{
+    struct attention_operand_layout f = w->layout;
+    for (int64_t r = 0; r < t->rows; r += GROUP) {
+        int64_t last = r + GROUP < t->rows ? r + GROUP : t->rows;
+        int64_t columns = count_visible_columns(h, t, last);
+        attention_gemm_run(&(struct attention_gemm){
+            w->p + r * KEYS, KEYS, w->q_operand + (t->query + r) * f.stride, f.stride, 1,
+            w->keys_transposed, KEYS, last - r, columns, f.inner, false, f.pairs});
+        for (int64_t i = r; i < last; i++) {
+            compute_probabilities_row(w, h, t, i, columns);
+        }
+    }
+    for (int64_t r = 0; r < t->rows; r += GROUP) {
+        int64_t last = r + GROUP < t->rows ? r + GROUP : t->rows;
+        int64_t columns = count_visible_columns(h, t, last);
+        attention_gemm_run(&(struct attention_gemm){
+            w->ds + r * KEYS, KEYS, w->d_o_operand + (t->query + r) * f.stride, f.stride, 1,
+            w->values_transposed, KEYS, last - r, columns, f.inner, false, f.pairs});
+        for (int64_t i = r; i < last; i++) {
+            compute_ds_row(w, h, t, i, columns);
+        }
+        for (int64_t i = r; i < last && f.pairs; i += 2) {
+            pack_row_pairs(w, t, i);
+        }
+    }
+}
+
+static void accumulate_dq(const struct workspace *w, const struct attention_head *h,
+                          const struct tile *t)
+{
+    int64_t rows_per_element = w->layout.pairs ? 2 : 1; /* keys per element of a GEMM operand */
+    for (int64_t r = 0; r < t->rows; r += GROUP) {
+        int64_t last = r + GROUP < t->rows ? r + GROUP : t->rows;
+        attention_gemm_run(&(struct attention_gemm){
+            t->dq + r * t->dq_stride, t->dq_stride, w->ds + r * KEYS, KEYS, 1, w->keys, w->padded,
+            last - r, h->a->head_width,
+            (count_visible_columns(h, t, last) + rows_per_element - 1) / rows_per_element, true,
+            w->layout.pairs});
+    }
+}
+
+static void accumulate_dk_dv(const struct workspace *w, const struct attention_head *h,
+                             const struct tile *t)
+{
+    int64_t width = h->a->head_width, padded = w->padded;
+    bool pairs = w->layout.pairs;
+    int64_t rows_per_element = pairs ? 2 : 1; /* rows per element of a GEMM operand */
+    int64_t begin = 0; /* first row that attends to this group of keys; increases with the keys */
+    for (int64_t j = 0; j < t->keys; j += GROUP) {
+        int64_t keys = j + GROUP < t->keys ? GROUP : t->keys - j;
+        while (begin < t->rows && attention_visible_keys(h, t->query + begin).last <= t->key + j) {
+            begin++;
+        }
+        int64_t first = begin / rows_per_element,
+                right = (t->query / rows_per_element + first) * padded;
+        struct attention_gemm gemm = {t->dvalues + j * padded,
+                                      padded,
+                                      w->p + first * KEYS + j,
+                                      1,
+                                      KEYS,
+                                      w->d_o + right,
+                                      padded,
+                                      keys,
+                                      width,
+                                      (t->rows + rows_per_element - 1) / rows_per_element - first,
+                                      true,
+                                      pairs};
+        attention_gemm_run(&gemm);
+        gemm.c = t->dkeys + j * padded;
+        gemm.a = w->ds_operand + first * KEYS + j;
+        gemm.b = w->q + right;
+        attention_gemm_run(&gemm);
+    }
+}
+
+static bool is_tile_visible(const struct attention_head *h, const struct tile *t)
+{
+    return count_visible_columns(h, t, t->rows) > 0 &&
+           attention_visible_keys(h, t->query).first < t->key + t->keys &&
+           !attention_is_tile_hidden(h, t->query, t->key, t->key + t->keys);
+}
+
+/* ---- additions to dq by several threads ---- */
+
+/* Several threads add the products of different tiles of keys to dq itself. Each tile of queries of
+ * a head has a counter: the number of the tile of keys that is added next. Therefore the order is
+ * the same as with one thread. */
+struct dq_order {
+    _Atomic int32_t *next;
+    struct tensor dq;
+};
+
+static int64_t count_query_tiles(const struct attention *a)
+{
+    return a->cu_q[a->sequences] / ROWS + a->sequences;
+}
+
+static _Atomic int32_t *get_next(const struct dq_order *order, const struct attention_head *h,
+                                 int64_t sequence, int64_t query)
+{
+    int64_t tile = h->first_q / ROWS + sequence + query / ROWS;
+    return &order->next[tile * h->a->heads + h->head];
+}
+
+static float *get_dq(const struct dq_order *order, const struct attention_head *h, int64_t query)
+{
+    return (float *)order->dq.data + (h->first_q + query) * order->dq.stride +
+           h->head * h->a->head_width;
+}
+
+/* Sets dq to 0 and each counter to the first tile of keys. Call it in a parallel region. */
+static void begin_dq_order(const struct dq_order *order, const struct attention *a,
+                           const struct attention_distances *d)
+{
+    int64_t heads = a->sequences * a->heads;
+#pragma omp for schedule(static)
+    for (int64_t item = 0; item < heads; item++) {
+        int64_t sequence = item / a->heads;
+        struct attention_head h = attention_make_head(a, d, sequence, item % a->heads);
+        for (int64_t query = 0; query < h.queries; query++) {
+            memset(get_dq(order, &h, query), 0, (size_t)a->head_width * sizeof(float));
+            if (query % ROWS == 0) {
+                *get_next(order, &h, sequence, query) =
+                    (int32_t)(attention_visible_keys(&h, query).first / KEYS);
+            }
+        }
+    }
+}
+
+static void scale_dq(const struct dq_order *order, const struct attention_head *h,
+                     const struct tile *t)
+{
+    vector scale = vector_set(h->a->scale);
+    for (int64_t i = 0; i < t->rows; i++) {
+        float *dq = t->dq + i * order->dq.stride;
+        for (int64_t c = 0; c < h->a->head_width; c += VECTOR_LANES) {
+            vector_store(dq + c, scale * vector_load(dq + c));
+        }
+    }
+}
+
+/* Waits until the products of the earlier tiles of keys have been added. Then adds the products of
+ * t. The last tile also multiplies dq by the scale. */
+static void add_dq_in_order(const struct workspace *w, const struct attention_head *h,
+                            struct tile *t, const struct dq_order *order, int64_t sequence)
+{
+    enum { SPINS = 1000 };
+    _Atomic int32_t *next = get_next(order, h, sequence, t->query);
+    int32_t number = (int32_t)(t->key / KEYS);
+    for (int i = 0; atomic_load_explicit(next, memory_order_acquire) != number; i++) {
+        if (i >= SPINS) {
+            sched_yield(); /* there may be more threads than cores */
+        }
+    }
+    t->dq = get_dq(order, h, t->query);
+    t->dq_stride = order->dq.stride;
+    accumulate_dq(w, h, t);
+    if (attention_visible_keys(h, t->query + t->rows - 1).last <= t->key + t->keys) {
+        scale_dq(order, h, t);
+    }
+    atomic_store_explicit(next, number + 1, memory_order_release);
+}
+
+/* ---- work items ---- */
+
+/* Processes all queries of a head with one tile of keys. With an order, it also prepares their rows
+ * and adds to dq in this order. */
+static void process_key_tile(const struct workspace *w, const struct attention_head *h,
+                             struct tensors v, int64_t sequence, int64_t key,
+                             const struct dq_order *order)
+{
+    int64_t width = h->a->head_width, row = h->first_k + key, column = h->kv_head * width;
+    int64_t group = h->a->heads / h->a->kv_heads, member = h->head % group;
+    struct tile t = {.key = key, .keys = h->keys - key < KEYS ? h->keys - key : KEYS};
+    size_t offset = w->is_kv_shared ? (size_t)(key * w->padded) : 0;
+    t.dkeys = w->dkeys + offset;
+    t.dvalues = w->dvalues + offset;
+    if (member == 0) {
+        memset(t.dkeys, 0, (size_t)(t.keys * w->padded) * sizeof(float));
+        memset(t.dvalues, 0, (size_t)(t.keys * w->padded) * sizeof(float));
+    }
+    attention_pack_over(w->keys, v.keys, row, t.keys, column, width);
+    attention_pack_right(w->keys_transposed, v.keys, row, t.keys, column, width);
+    attention_pack_right(w->values_transposed, v.values, row, t.keys, column, width);
+    for (t.query = 0; t.query < h->queries; t.query += ROWS) {
+        t.rows = h->queries - t.query < ROWS ? h->queries - t.query : ROWS;
+        if (!is_tile_visible(h, &t)) {
+            continue;
+        }
+        if (order != NULL) {
+            prepare_rows(w, h, v, (struct cpu_range){t.query, t.query + t.rows});
+        }
+        compute_tile_scores(w, h, &t);
+        accumulate_dk_dv(w, h, &t);
+        if (order != NULL) {
+            add_dq_in_order(w, h, &t, order, sequence);
+        } else {
+            t.dq = w->dq + t.query * w->padded;
+            t.dq_stride = w->padded;
+            accumulate_dq(w, h, &t);
+        }
+    }
+    if (member == group - 1) {
+        attention_unpack(v.dkeys, row, t.keys, column, width, t.dkeys, h->a->scale);
+        attention_unpack(v.dvalues, row, t.keys, column, width, t.dvalues, 1.0f);
+    }
+}
+
+static void process_kv_head(const struct workspace *w, const struct attention *a,
+                            const struct attention_distances *d, struct tensors v, int64_t sequence,
+                            int64_t kv_head)
+{
+    int64_t group = a->heads / a->kv_heads, width = a->head_width;
+    for (int64_t i = 0; i < group; i++) {
+        struct attention_head h = attention_make_head(a, d, sequence, kv_head * group + i);
+        if (w->bias_sums != NULL) {
+            memset(w->bias_sums, 0, (size_t)d->span * sizeof(float));
+        }
+        prepare_rows(w, &h, v, (struct cpu_range){0, h.queries});
+        memset(w->dq, 0, (size_t)(h.queries * w->padded) * sizeof(float));
+        for (int64_t key = 0; key < h.keys; key += KEYS) {
+            process_key_tile(w, &h, v, sequence, key, NULL);
+        }
+        attention_unpack(v.dq, h.first_q, h.queries, h.head * width, width, w->dq, a->scale);
+        if (w->bias_sums != NULL) {
+            attention_bias_finish_head(d, &h, sequence, w->bias_sums);
+        }
+    }
+}
+
+static void process_thread_items(const struct workspace *w, const struct attention *a,
+                                 const struct attention_distances *d, struct tensors v, int thread,
+                                 int threads)
+{
+    for (int64_t i = 0; i < a->sequences; i++) {
+        int64_t item = i % ATTENTION_BIAS_PARTS * a->kv_heads;
+        for (int64_t kv_head = 0; kv_head < a->kv_heads; kv_head++) {
+            if (item++ % threads == thread) {
+                process_kv_head(w, a, d, v, i, kv_head);
+            }
+        }
+    }
+}
+
+/* Processes tiles of keys; a thread takes the next one when it is idle. The first tiles of the
+ * sequences are first: add_dq_in_order then waits only for tiles that a thread has taken before,
+ * and causal tiles at the beginning have the most queries. Call it in a parallel region. */
+static void process_key_tiles(const struct workspace *w, const struct attention *a,
+                              const struct attention_distances *d, struct tensors v,
+                              const struct dq_order *order)
+{
+    int64_t group = a->heads / a->kv_heads, kv_heads = a->sequences * a->kv_heads;
+    int64_t tiles = (a->longest_k + KEYS - 1) / KEYS;
+    begin_dq_order(order, a, d);
+#pragma omp for schedule(monotonic : dynamic, 1)
+    for (int64_t item = 0; item < tiles * kv_heads; item++) {
+        int64_t key = item / kv_heads * KEYS, sequence = item % kv_heads / a->kv_heads;
+        for (int64_t i = 0; i < group; i++) {
+            struct attention_head h =
+                attention_make_head(a, d, sequence, item % a->kv_heads * group + i);
+            if (key < h.keys) {
+                process_key_tile(w, &h, v, sequence, key, order);
+            }
+        }
+    }
+}
+
+/* Returns whether tiles of keys are work items. dq has to be f32 and whole vectors wide, because it
+ * holds the sums. */
+static bool use_key_tiles(const struct attention *a, const struct tensor *dq, int threads)
+{
+    return attention_divide_further(a->sequences * a->kv_heads, attention_has_equal_sequences(a),
+                                    threads) &&
+           dq->dtype == DTYPE_F32 && a->head_width == attention_padded_width(a->head_width) &&
+           a->bias.gradient.data == NULL && a->shared_prefix_offsets == NULL;
+}
+
+status CPU(attention_backward)(struct kernels *k, struct tensor dq, struct tensor dkeys,
+                               struct tensor dvalues, struct tensor d_o, struct tensor q,
+                               struct tensor keys, struct tensor values, struct tensor o,
+                               struct tensor lse, const struct attention *a)
+{
+    struct arena *scratch = &cpu_get_state(k)->scratch;
+    size_t mark = arena_mark(scratch);
+    int64_t padded = attention_padded_width(a->head_width);
+    int64_t summed = count_accumulated_keys(a->heads, a->kv_heads, a->longest_k);
+    size_t bytes =
+        cpu_scratch_align(count_workspace_floats(padded, a->longest_q, summed) * sizeof(float));
+    void *memory, *counters = NULL;
+    struct attention_distances distances;
+    TRY(attention_bias_make(&distances, scratch, a, true, k->threads));
+    TRY(arena_take(scratch, (size_t)k->threads * bytes, &memory));
+    struct tensors v = {dq, dkeys, dvalues, d_o, q, keys, values, o, lse};
+    bool key_tiles = use_key_tiles(a, &dq, k->threads);
+    struct dq_order order = {.dq = dq};
+    if (key_tiles) {
+        TRY(arena_take(scratch, compute_order_bytes(count_query_tiles(a), a->heads), &counters));
+        order.next = counters;
+    }
+#pragma omp parallel num_threads(k->threads)
+    {
+        int thread = omp_get_thread_num();
+        float *thread_memory = (float *)(void *)((char *)memory + (size_t)thread * bytes);
+        struct workspace w = make_workspace(thread_memory, padded, a->longest_q, summed);
+        w.layout = attention_get_operand_layout(q.dtype, a->head_width);
+        if (!w.layout.pairs) {
+            w.q_operand = w.q;
+            w.d_o_operand = w.d_o;
+            w.ds_operand = w.ds;
+        }
+        w.is_kv_shared = !key_tiles && a->heads != a->kv_heads;
+        if (distances.parts != NULL) {
+            char *sums = (char *)distances.sums + (size_t)thread * distances.thread_bytes;
+            w.bias_sums = (float *)(void *)sums;
+        }
+        if (key_tiles) {
+            process_key_tiles(&w, a, &distances, v, &order);
+        } else {
+            process_thread_items(&w, a, &distances, v, thread, omp_get_num_threads());
+        }
+    }
+    attention_bias_finish(&distances, a);
+    arena_release(scratch, mark);
+    return STATUS_OK;
+}

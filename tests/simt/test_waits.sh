@@ -1,0 +1,76 @@
+#!/bin/bash
+# Tests that an emulated GPU has work after each wait of the host between two steps.
+# usage: test_waits.sh PART; ctest sets BIREME_PROGRAM (CPU), BIREME_SIMT and BIREME_SOURCE_DIR
+# shellcheck disable=SC2034,SC2086,SC2154 # settings are words; tiny_training.sh shares variables
+source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
+cpu=$program gpu=${BIREME_SIMT:?}
+
+# count_waits RECIPE SETTING...: train 2 and 6 steps on the GPU. Both runs contain the first step,
+# which times GEMMs, and the last step. The run of 6 steps has four more steps. Each of these steps
+# has at most three waits, and the device has work after each wait.
+count_waits() {
+    local recipe=$1 steps waits=() idle=()
+    shift
+    program=$gpu
+    for steps in 2 6; do
+        rm -f ranges
+        SIMT_RANGES=$PWD/ranges SIMT_WAITS=$PWD/waits SIMT_IDLE=$PWD/idle run_bireme 0 train \
+            "$recipe" run_dir="waits-${recipe%.yaml}-$steps" train.device=cuda \
+            train.max_steps=$steps schedule.warmup_steps=0 evaluate.every=0 checkpoint.every=0 "$@"
+        waits+=("$(cat waits)")
+        idle+=("$(cat idle)")
+    done
+    echo "$recipe, four more steps: $((waits[1] - waits[0])) waits," \
+        "$((idle[1] - idle[0])) of them idle"
+    [ "${idle[0]}" = "${idle[1]}" ] ||
+        fail "four more steps left the device without work $((idle[1] - idle[0])) times"
+    [ $((waits[1] - waits[0])) -le 12 ] ||
+        fail "four more steps waited $((waits[1] - waits[0])) times"
+}
+
+# The host queues a step before it waits for the results of the previous one.
+test_waits() {
+    local phases
+    count_waits recipe.yaml model.num_layers=4 model.hidden_size=128 batch.global_size=2 \
+        batch.micro_size=1 parallel.bucket_mib=1
+    cp recipe.yaml fp8.yaml
+    count_waits fp8.yaml model.num_layers=3 model.hidden_size=64 batch.global_size=2 \
+        batch.micro_size=1 train.precision=fp8 fp8.recipe=delayed
+    # NVTX ranges mark the phases of a step.
+    phases='forward;loss;backward;data;forward;loss;backward;gradient reduction;step reduction;'
+    [ "$(grep -v evaluation ranges | tail -10 | sed 's/^0 //' | tr '\n' ';')" = \
+        "${phases}optimizer;" ] || fail "unexpected ranges: $(tail -12 ranges | tr '\n' ';')"
+}
+
+# write_rows FORMAT: write rows.jsonl. The first three fields of the format are words. The fourth
+# field is 0, 1 or 2.
+write_rows() {
+    grep -oE '[a-z]{3,} [a-z]{3,} [a-z]{3,}' "$source/LICENSE" | head -60 |
+        awk -v format="$1\n" '{ printf format, $1, $2, $3, NR % 3 }' >rows.jsonl
+}
+
+# Kernels compute the losses of task heads. The list at the end has one line for each kind of loss
+# in kernels/head_loss.h. Evaluations read the outputs. All losses equal the losses of the CPU.
+test_head_waits() {
+    local objective format settings='train.max_steps=3 evaluate.every=2 schedule.warmup_steps=1
+        checkpoint.every=0 batch.global_size=4 batch.micro_size=2 model.dropout=0'
+    while read -r objective format; do
+        write_rows "$format"
+        program=$cpu
+        run_bireme 0 prepare --objective "${objective/reward/dpo}" --tokenizer tokenizer \
+            --input rows.jsonl --output $objective --validation-fraction 0.2 --sequence-length 32
+        sed -e "s/clm/$objective/" -e "s/data\\//$objective\\//g" recipe.yaml >$objective.yaml
+        run_bireme 0 train $objective.yaml run_dir=$objective-cpu train.device=cpu $settings
+        program=$gpu
+        run_bireme 0 train $objective.yaml run_dir=$objective-gpu train.device=cuda $settings
+        compare_losses $objective-cpu $objective-gpu 1e-4
+        count_waits $objective.yaml batch.global_size=4 batch.micro_size=2
+    done <<'END'
+classify {"text": "%s %s %s", "label": "%d"}
+regress {"text": "%s %s %s", "label": %d.5}
+answer {"question": "%s", "context": "red %s %s", "answer": "red", "answer_start": 0}
+reward {"prompt": "%s ", "chosen": "%s", "rejected": "%s ", "else": %d}
+END
+}
+
+"test_$1"

@@ -73,7 +73,7 @@ void status_format(const struct status_note *note, char *line, int bytes);
 /* status_print - print the pending note of this thread to standard error as one line, and clear it.
  * The line is also appended to the log file (base/log.h).
  *
- * Returns whether a note was pending. */
+ * Returns   whether a note was pending */
 bool status_print(void);
 
 /* status_divert - let status_print of this thread move the note to *note instead of printing it;
@@ -85,8 +85,8 @@ void status_clear(void);
 
 /* status_from_errno - return the status for a failed system call on a file.
  *
- * ENOENT and ENOTDIR give fallback_missing (66 for inputs, 73 for outputs). EACCES, EPERM and EROFS
- * give 77. ENOSPC, EDQUOT and EIO give 74. All other values give `otherwise`. */
+ * Returns   ENOENT, ENOTDIR: fallback_missing (66 for inputs, 73 for outputs); EACCES, EPERM,
+ *           EROFS: 77; ENOSPC, EDQUOT, EIO: 74; all other values: `otherwise` */
 status status_from_errno(int error, status fallback_missing, status otherwise);
 
 /* status_raised - return code, and declare to the compiler that it is not STATUS_OK. This avoids

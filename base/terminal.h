@@ -23,7 +23,8 @@ bool terminal_has_colors(int descriptor);
 /* terminal_paint - copy a line; if `descriptor` has colours, "error:" at its start becomes red and
  * "warning:" yellow.
  *
- * Memory    out[bytes] always ends with a NUL; returns out */
+ * Memory    out[bytes] always ends with a NUL
+ * Returns   out */
 char *terminal_paint(int descriptor, const char *line, char *out, size_t bytes);
 
 /* Width of text in columns; terminal_columns returns a value in this range. */

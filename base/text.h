@@ -60,19 +60,22 @@ void text_replace_controls(char *text, const char *kept);
 /* text_quote_name - write a name for a list: without control characters, and in single quotes if it
  * is empty or contains a space or list punctuation. The end of a long name is replaced by "...".
  *
- * Memory    out[TEXT_NAME_BYTES]; returns out */
+ * Memory    out[TEXT_NAME_BYTES]
+ * Returns   out */
 char *text_quote_name(const char *name, char *out);
 
 /* text_from_number - write the shortest text that parses to the same number. It always contains a
  * '.': "0.1", "0.0006", "1.0", "1.0e-08".
  *
- * Memory    out[TEXT_NUMBER_BYTES]; returns out */
+ * Memory    out[TEXT_NUMBER_BYTES]
+ * Returns   out */
 char *text_from_number(double value, char *out);
 
 /* text_scale_count - write a number for people, with three digits and a decimal unit: "950",
  * "17.1 k", "2.05 M", "8.03 G".
  *
- * Memory    out[TEXT_NUMBER_BYTES]; returns out */
+ * Memory    out[TEXT_NUMBER_BYTES]
+ * Returns   out */
 char *text_scale_count(double value, char *out);
 
 /* text_scale_bytes - the same for bytes, with a binary unit: "950 B", "1.50 KiB", "12.3 GiB". */
@@ -85,17 +88,20 @@ char *text_scale_seconds(double seconds, char *out);
 /* text_from_metric - write a metric for people, with about four digits and its zeros: "1.0000",
  * "23.14", "402.4", "4208", "1.2e-05", "nan".
  *
- * Memory    out[TEXT_NUMBER_BYTES]; returns out */
+ * Memory    out[TEXT_NUMBER_BYTES]
+ * Returns   out */
 char *text_from_metric(double value, char *out);
 
 /* text_from_duration - write a time for people: "33 s", "12 min", "1.5 h", "2.3 days".
  *
- * Memory    out[TEXT_NUMBER_BYTES]; returns out */
+ * Memory    out[TEXT_NUMBER_BYTES]
+ * Returns   out */
 char *text_from_duration(double seconds, char *out);
 
 /* text_append_fitting - append a part to a line, unless the line would exceed TEXT_LINE_COLUMNS.
  *
- * Memory    line[TEXT_LINE_COLUMNS + 1] at least; returns whether the part was appended */
+ * Memory    line[TEXT_LINE_COLUMNS + 1] at least
+ * Returns   whether the part was appended */
 bool text_append_fitting(char *line, const char *part);
 
 /* text_distance - return the number of characters to insert, delete, replace or swap with a

@@ -132,32 +132,43 @@ static inline struct comm_range comm_range_intersect(struct comm_range a, struct
     return (struct comm_range){first, end > first ? end - first : 0};
 }
 
-/* comm_barrier - wait until every rank has called it. */
+/* comm_barrier - wait until every rank has called it.
+ *
+ * Order     collective */
 status comm_barrier(struct comm *comm);
 
-/* comm_broadcast - copy data[bytes] of rank `root` to every rank, in place. */
+/* comm_broadcast - copy data[bytes] of rank `root` to every rank, in place.
+ *
+ * Order     collective */
 status comm_broadcast(struct comm *comm, void *data, size_t bytes, int root);
 
-/* comm_all_gather_bytes - gather own[bytes] of each rank into all[size][bytes]. For small data. */
+/* comm_all_gather_bytes - gather own[bytes] of each rank into all[size][bytes]. For small data.
+ *
+ * Order     collective */
 status comm_all_gather_bytes(struct comm *comm, void *all, const void *own, size_t bytes);
 
 /* comm_sum_doubles - all-reduce doubles in rank order, in place.
  *
- * For small data, such as the single reduction of a step's statistics. */
+ * For small data, such as the single reduction of a step's statistics.
+ *
+ * Order     collective */
 status comm_sum_doubles(struct comm *comm, double *data, int64_t count);
 
 /* comm_sum_exact - all-reduce exact sums (base/exact.h), in place.
  *
+ * Order     collective
  * Numerics  same bits for any distribution of the terms over ranks */
 status comm_sum_exact(struct comm *comm, struct exact_sum *sums, int count);
 
-/* comm_all_reduce - all-reduce f32 sums, in place. */
+/* comm_all_reduce - all-reduce f32 sums, in place.
+ *
+ * Order     collective */
 status comm_all_reduce(struct comm *comm, float *data, int64_t count);
 
 /* comm_all_reduce_start - start an all-reduce of f32 sums, in place.
  *
  * Memory    the caller does not access data until comm_wait returns
- * Order     several collectives may be in flight; they complete in the order of their start */
+ * Order     collective; several may be in flight, and they complete in the order of their start */
 status comm_all_reduce_start(struct comm *comm, float *data, int64_t count,
                              struct comm_request **out);
 
@@ -166,13 +177,15 @@ status comm_all_reduce_start(struct comm *comm, float *data, int64_t count,
  * Afterwards data[ranges[rank]] holds the sums of this rank. The rest of data is undefined.
  *
  * Shapes    ranges [size], in elements of data; there may be gaps between them
- * Memory    as in comm_all_reduce_start */
+ * Memory    as in comm_all_reduce_start
+ * Order     collective */
 status comm_reduce_scatter_start(struct comm *comm, float *data, const struct comm_range *ranges,
                                  struct comm_request **out);
 
 /* comm_all_reduce_bf16_start - start an all-reduce of bf16 sums, in place: half the bytes of f32.
  *
  * Memory    as in comm_all_reduce_start
+ * Order     collective
  * Numerics  every rank gets the same bits. On host memory, the ranks of a node are added in f32 and
  *           rounded once, then the sums of the nodes are added in f32 and rounded once. NCCL rounds
  *           as its algorithm requires: a ring rounds at every rank. */
@@ -183,6 +196,7 @@ status comm_all_reduce_bf16_start(struct comm *comm, bf16 *data, int64_t count,
  *
  * Shapes    ranges as in comm_reduce_scatter_start
  * Memory    as in comm_all_reduce_start
+ * Order     collective
  * Numerics  as in comm_all_reduce_bf16_start */
 status comm_reduce_scatter_bf16_start(struct comm *comm, bf16 *data,
                                       const struct comm_range *ranges, struct comm_request **out);
@@ -201,6 +215,7 @@ struct comm_accumulation {
  *
  * Shapes    ranges as in comm_reduce_scatter_start; sums [ranges[rank].count]
  * Memory    as in comm_all_reduce_start
+ * Order     collective
  * Numerics  rank order: same bits as if a single rank had added all elements
  * Errors    STATUS_UNAVAILABLE for nccl and staged communicators */
 status comm_accumulate_start(struct comm *comm, const struct comm_accumulation *accumulation,
@@ -211,7 +226,8 @@ status comm_accumulate_start(struct comm *comm, const struct comm_accumulation *
  *
  * Shapes    ranges as in comm_reduce_scatter_start
  * Units     element_bytes: size of the elements that ranges count
- * Memory    as in comm_all_reduce_start */
+ * Memory    as in comm_all_reduce_start
+ * Order     collective */
 status comm_all_gather_start(struct comm *comm, void *data, size_t element_bytes,
                              const struct comm_range *ranges, struct comm_request **out);
 
@@ -224,7 +240,8 @@ status comm_all_gather_start(struct comm *comm, void *data, size_t element_bytes
  *
  * Shapes    source_ranges [size]: position of rank r's range in its shared_source, in elements
  * Memory    shared_source comes from comm_allocate; the caller does not write it until
- *           comm_wait returns */
+ *           comm_wait returns
+ * Order     collective */
 status comm_lazy_gather_start(struct comm *comm, void *data, size_t element_bytes,
                               const struct comm_range *ranges, void *shared_source,
                               const struct comm_range *source_ranges, struct comm_request **out);
@@ -234,13 +251,19 @@ status comm_lazy_gather_start(struct comm *comm, void *data, size_t element_byte
 /* comm_gather_pull - wait until this rank has all data of an all-gather.
  *
  * The request of a lazy gather stays in flight: comm_wait then waits until every rank has copied
- * the range of this rank. Any other all-gather is complete afterwards. */
+ * the range of this rank. Any other all-gather is complete afterwards.
+ *
+ * Order     not collective */
 status comm_gather_pull(struct comm *comm, struct comm_request **request);
 
-/* comm_progress - advance the collectives in flight without waiting; called during backward. */
+/* comm_progress - advance the collectives in flight without waiting; called during backward.
+ *
+ * Order     not collective */
 status comm_progress(struct comm *comm);
 
-/* comm_wait - wait until the collective is complete and set *request to NULL. */
+/* comm_wait - wait until the collective is complete and set *request to NULL.
+ *
+ * Order     every rank waits for the same requests in the order of their start */
 status comm_wait(struct comm *comm, struct comm_request **request);
 
 /* ---- times ---- */

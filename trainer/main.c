@@ -146,8 +146,8 @@ static status run_command(int argc, char **argv)
     names[COMMANDS + 1] = "--version";
     int nearest = text_nearest(argv[1], names, COMMANDS + 2);
     const char *command = nearest < 0 ? find_alias(argv[1]) : NULL;
-    REQUIRE(command == NULL, STATUS_USAGE,
-            "unknown command '%s'; use 'bireme %s' (bireme %s --help)", argv[1], command, command);
+    REQUIRE(command == NULL, STATUS_USAGE, "unknown command '%s'; use `bireme %s`", argv[1],
+            command);
     RAISE(STATUS_USAGE, "unknown command '%s'%s%s%s; run 'bireme --help' to list the commands",
           argv[1], nearest >= 0 ? " (did you mean '" : "", nearest >= 0 ? names[nearest] : "",
           nearest >= 0 ? "'?)" : "");

@@ -79,7 +79,7 @@ struct loader_options {
     bool document_mask;    /* attention stays inside documents; positions restart */
     int64_t first_sample;  /* sample to start with, for resume */
     int64_t limit_samples; /* end after this many samples from sample 0; 0: never */
-    int64_t vocab_size;    /* vocabulary size that every shard must have: the larger one */
+    int64_t vocab_size;    /* token ids of every shard; with two vocabularies, the larger number */
     /* seq2seq: limits of the ids of sources and targets if they have two vocabularies; 0: none */
     int64_t source_vocab_size, target_vocab_size;
     const char *tokenizer_sha256; /* tokenizer hash that every shard must have; NULL: not checked */

@@ -86,22 +86,22 @@ status json_reader_read_bert(const struct json_reader *r, json_t *normalizer,
 
 /* json_reader_bert_json - build a BertNormalizer.
  *
- * Memory    returns a new reference; NULL: out of memory */
+ * Returns   a new reference; NULL: out of memory */
 json_t *json_reader_bert_json(const struct bert_text_options *options, bool follow);
 
 /* wordpiece_to_json - build the whole file of a WordPiece tokenizer.
  *
- * Memory    returns a new reference; NULL: out of memory. buffer is overwritten */
+ * Returns   a new reference; NULL: out of memory. buffer is overwritten */
 json_t *wordpiece_to_json(const struct tokenizer *t, char *buffer);
 
 /* tokenizer_text_vocab_json - build model.vocab.
  *
- * Memory    returns a new reference; NULL: out of memory. buffer is overwritten */
+ * Returns   a new reference; NULL: out of memory. buffer is overwritten */
 json_t *tokenizer_text_vocab_json(const struct tokenizer *t, char *buffer);
 
 /* tokenizer_text_added_json - build added_tokens.
  *
- * Memory    returns a new reference; NULL: out of memory */
+ * Returns   a new reference; NULL: out of memory */
 json_t *tokenizer_text_added_json(const struct tokenizer *t);
 
 /* tokenizer_config_load - read folder/tokenizer_config.json; *out is NULL if there is no such file.

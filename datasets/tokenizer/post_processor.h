@@ -20,11 +20,11 @@ status post_processor_read(const struct json_reader *r, json_t *post);
 
 /* post_processor_to_json - build the post_processor of a tokenizer other than WordPiece.
  *
- * Memory    returns a new reference; NULL: out of memory */
+ * Returns   a new reference; NULL: out of memory */
 json_t *post_processor_to_json(const struct tokenizer *t);
 
 /* post_processor_eos_json - build the template of one token after each text. second_type is the
  * type_id of the second text.
  *
- * Memory    returns a new reference; NULL: out of memory */
+ * Returns   a new reference; NULL: out of memory */
 json_t *post_processor_eos_json(const char *text, int32_t id, int second_type);

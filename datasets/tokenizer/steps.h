@@ -25,16 +25,16 @@ status steps_read_decoder(const struct json_reader *r, json_t *json);
 
 /* steps_normalizer_json - build the normalizer.
  *
- * Memory    returns a new reference; NULL: out of memory */
+ * Returns   a new reference; NULL: out of memory */
 json_t *steps_normalizer_json(const struct tokenizer *t);
 
 /* steps_split_json - build the pre_tokenizer: the steps of t->split and then the members of words.
  *
- * Memory    takes the reference of words, which may be NULL; returns a new reference; NULL: out
- *           of memory */
+ * Memory    takes the reference of words, which may be NULL
+ * Returns   a new reference; NULL: out of memory */
 json_t *steps_split_json(const struct tokenizer *t, json_t *words);
 
 /* steps_decoder_json - build the decoder of a character model.
  *
- * Memory    returns a new reference; NULL: out of memory */
+ * Returns   a new reference; NULL: out of memory */
 json_t *steps_decoder_json(const struct tokenizer *t);

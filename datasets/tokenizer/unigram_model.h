@@ -28,5 +28,5 @@ status unigram_model_read(struct json_reader *r, json_t *root);
 
 /* unigram_model_to_json - build the model of a Unigram tokenizer.
  *
- * Memory    returns a new reference; NULL: out of memory */
+ * Returns   a new reference; NULL: out of memory */
 json_t *unigram_model_to_json(const struct tokenizer *t);

@@ -101,9 +101,9 @@ static status add_split_options(struct request *q, struct option_table *table)
          "fraction of the rows or documents for the validation set, 0 to below 1; see --split",
          .min = 0, .max = 0.999999},
         {"split", OPTION_CHOICE, &q->split, "KIND", NULL,
-         "rows of the validation set: random (the same fraction of each label; for answer all rows "
-         "of a context) or last. clm, mlm: documents, or the end of a single one (default: random "
-         "for rows, last for clm and mlm)",
+         "how to select the validation set: random (rows: the same fraction of each label; answer: "
+         "whole contexts) or last. clm and mlm select documents; a single document is split near "
+         "its end (default: random for rows, last for clm and mlm)",
          .choices = "random|last"},
         {"validation-input", OPTION_LIST, &q->validation_inputs, "FILE...", NULL,
          "rows for the validation set, instead of --validation-fraction (not for clm and mlm). "

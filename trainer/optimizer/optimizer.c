@@ -276,7 +276,7 @@ status optimizer_update_moments(struct optimizer *o, const struct optimizer_slic
     return STATUS_OK;
 }
 
-status optimizer_squares(struct optimizer *o, struct optimizer_squares *squares)
+status optimizer_add_squares(struct optimizer *o, struct optimizer_squares *squares)
 {
     struct device *dev = kernels_device(o->kernels);
     struct stream *stream = kernels_stream(o->kernels);

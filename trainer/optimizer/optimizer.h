@@ -5,7 +5,7 @@
  * tensor may be distributed over several ranks, so a LAMB step has these parts:
  *
  *   1. optimizer_update_moments for all slices
- *   2. optimizer_squares; the caller then sums the result over the ranks
+ *   2. optimizer_add_squares; the caller then sums the result over the ranks
  *   3. optimizer_set_trust_ratios
  *   4. optimizer_update for all slices, as for AdamW */
 #pragma once
@@ -116,10 +116,11 @@ struct optimizer_squares {
     double weights, update;
 };
 
-/* optimizer_squares - add this rank's sums of squares to squares[tensor] of each range's tensor.
+/* optimizer_add_squares - add this rank's sums of squares to squares[tensor], for the tensor of
+ * each range.
  *
  * Order     waits for the device */
-status optimizer_squares(struct optimizer *o, struct optimizer_squares *squares);
+status optimizer_add_squares(struct optimizer *o, struct optimizer_squares *squares);
 
 /* optimizer_set_trust_ratios - set the trust ratios from the sums over all ranks.
  *

@@ -1,5 +1,5 @@
 /* The trust ratios of LAMB in device memory. Each rank holds a part of a tensor; the ratio
- * describes the whole tensor. It has the same bits as with optimizer_squares and
+ * describes the whole tensor. It has the same bits as with optimizer_add_squares and
  * optimizer_set_trust_ratios. */
 #pragma once
 

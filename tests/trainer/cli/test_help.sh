@@ -78,7 +78,7 @@ COLUMNS=120 "$program" train --help | cmp - wide || fail 'a very wide terminal'
 # The name of a command in nanoGPT leads to the command here.
 "$program" sample >out 2>stderr
 [ $? = 64 ] || fail 'an unknown command did not end with 64'
-grep -q "unknown command 'sample'; use 'bireme generate'" stderr || fail 'sample gives no hint'
+grep -q "unknown command 'sample'; use .bireme generate." stderr || fail 'sample gives no hint'
 
 [ -e /dev/ptmx ] && script -qec true /dev/null >/dev/null 2>&1 || {
     echo 'skipped: no pseudo-terminals, or no program script'

@@ -231,7 +231,7 @@ static inline void run_update(struct run *r, int64_t step, double count)
     if (optimizer_uses_trust_ratios(r->optimizer)) {
         struct optimizer_squares tensors[RUN_PARAMETERS] = {{0}};
         CHECK_OK(optimizer_update_moments(r->optimizer, &whole, step + 1, scale));
-        CHECK_OK(optimizer_squares(r->optimizer, tensors));
+        CHECK_OK(optimizer_add_squares(r->optimizer, tensors));
         optimizer_set_trust_ratios(r->optimizer, tensors);
     }
     CHECK_OK(optimizer_update(r->optimizer, &whole, step + 1, r->learning_rate, scale));

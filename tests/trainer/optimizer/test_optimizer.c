@@ -44,7 +44,7 @@ static void test_step(struct kernels *k, double weight_decay, bool all)
     struct optimizer_slice slice = {.count = ELEMENTS, .weights = w, .gradients = gradients};
     CHECK(optimizer_uses_trust_ratios(o));
     CHECK_OK(optimizer_update_moments(o, &slice, 1, 1));
-    CHECK_OK(optimizer_squares(o, squares));
+    CHECK_OK(optimizer_add_squares(o, squares));
     optimizer_set_trust_ratios(o, squares);
     CHECK_OK(optimizer_update(o, &slice, 1, 0.1, 1));
     for (int i = 0; i < ELEMENTS; i++) {

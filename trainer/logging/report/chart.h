@@ -29,7 +29,8 @@ struct chart {
 
 /* chart_format - write a number in short form: "0.0123", "12.5k", "3.2 GiB", "41 %".
  *
- * Memory    text[bytes]; returns text */
+ * Memory    text[bytes]
+ * Returns   text */
 char *chart_format(double value, enum chart_unit unit, char *text, size_t bytes);
 
 /* chart_escape - write text with the characters of HTML escaped and control characters replaced. */

@@ -585,7 +585,7 @@ static status compute_trust_ratios(struct sharded_optimizer *sharded, int64_t st
         KEEP_FIRST(result, trust_ratios_queue(sharded->ratios));
         return result;
     }
-    KEEP_FIRST(result, optimizer_squares(sharded->inner, sharded->squares));
+    KEEP_FIRST(result, optimizer_add_squares(sharded->inner, sharded->squares));
     for (int i = 0; i < count && comm_rank(mesh->tensor) > 0; i++) {
         if (parameters[i].replicated) {
             sharded->squares[i] = (struct optimizer_squares){0};

@@ -24,8 +24,8 @@ struct step {
     struct queued_step queued[DECISION_STEPS];
     int queued_count;
     struct batch_upload *upload, *evaluation_upload;
-    int64_t collected;                /* micro-batches of the collect pass ... */
-    struct tensor hidden;             /* ... and the hidden states of the last one */
+    int64_t collected;                /* micro-batches that the collect pass has run */
+    struct tensor hidden;             /* hidden states of the last collected micro-batch */
     struct batch_counts *rank_counts; /* [data-parallel ranks] */
     int64_t first_row, first_output;  /* this rank's first rows in the packed global batch */
     double example_weight;

@@ -9,3 +9,10 @@ fail() {
     echo "failed: $1" >&2
     exit 1
 }
+
+# run_part PART: run the function test_PART, a part of the comment `# ctest: parts` of the test.
+run_part() {
+    declare -F "test_${1:-}" >/dev/null ||
+        fail "no part '${1:-}'; the parts are $(sed -n 's/^# ctest: parts //p' "$0" | tr '\n' ' ')"
+    "test_$1"
+}

@@ -1,6 +1,9 @@
 #!/bin/bash
 # Tests steps on an emulated GPU that the host queues before it reads the previous step's results.
 # usage: test_ahead.sh PART; ctest sets BIREME_SIMT, BIREME_FLIPPING_SIMT and BIREME_SOURCE_DIR
+# ctest: name simt_train
+# ctest: parts not_finite ahead weights_ahead lamb_ahead fp8_ahead times
+# ctest: timeout 300
 # shellcheck disable=SC2034,SC2086,SC2154 # settings are words; tiny_training.sh shares variables
 source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
 gpu=${BIREME_SIMT:?} flipping=${BIREME_FLIPPING_SIMT:?} program=$gpu
@@ -207,4 +210,4 @@ test_not_finite() {
     expect_error "samples of this rank are 0 $sample, 1 $sample, 2 $sample, 3 $sample and 62 more"
 }
 
-"test_$1"
+run_part "$@"

@@ -4,6 +4,10 @@
 # access device memory, and streams execute late. Many parts also run on a real GPU (the item
 # `training` of scripts/gpu_check.sh); they omit what only the emulator measures.
 # usage: test_train.sh PART; ctest sets BIREME_PROGRAM (CPU), BIREME_SIMT and BIREME_SOURCE_DIR
+# ctest: name simt_train
+# ctest: parts fp32 graphs bf16 fp8 wgmma plans curves checkpoints readers beams ranks objectives
+# ctest: parts seq2seq lora tasks memory bench bench_objectives errors spikes metrics
+# ctest: timeout 300
 # shellcheck disable=SC2034,SC2086,SC2154 # settings are words; tiny_training.sh shares variables
 source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
 cpu=$program gpu=${BIREME_SIMT:?}
@@ -687,4 +691,4 @@ test_metrics() {
     ! grep -q gpu_ host/metrics.jsonl || fail 'fields of a GPU on a CPU'
 }
 
-"test_$1"
+run_part "$@"

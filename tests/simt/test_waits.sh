@@ -1,6 +1,9 @@
 #!/bin/bash
 # Tests that an emulated GPU has work after each wait of the host between two steps.
 # usage: test_waits.sh PART; ctest sets BIREME_PROGRAM (CPU), BIREME_SIMT and BIREME_SOURCE_DIR
+# ctest: name simt_train
+# ctest: parts waits head_waits
+# ctest: timeout 300
 # shellcheck disable=SC2034,SC2086,SC2154 # settings are words; tiny_training.sh shares variables
 source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
 cpu=$program gpu=${BIREME_SIMT:?}
@@ -73,4 +76,4 @@ reward {"prompt": "%s ", "chosen": "%s", "rejected": "%s ", "else": %d}
 END
 }
 
-"test_$1"
+run_part "$@"

@@ -5,6 +5,9 @@
 #   test_launch.sh PROGRAM
 #
 # PROGRAM is the program of test_fault.c.
+# ctest: name comm_launch
+# ctest: targets test_program_comm_fault_agree_one
+# ctest: timeout 120
 set -u
 program=$1
 launch=${BIREME_SOURCE_DIR:-.}/scripts/launch_mpirun.sh

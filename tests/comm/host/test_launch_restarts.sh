@@ -5,6 +5,9 @@
 #   test_launch_restarts.sh PROGRAM
 #
 # PROGRAM is the program of test_fault.c. The other jobs run a script that ends as `plan` describes.
+# ctest: name comm_launch_restarts
+# ctest: targets test_program_comm_fault_agree_one
+# ctest: timeout 120
 set -u
 program=$1
 launch=$(realpath "${BIREME_SOURCE_DIR:-.}/scripts/launch_mpirun.sh")

@@ -6,6 +6,9 @@
 #   test_network.sh PROGRAM
 #
 # PROGRAM is the program of test_fault.c. Needs root; skipped (77) elsewhere.
+# ctest: name comm_network
+# ctest: targets test_program_comm_fault_agree_one
+# ctest: timeout 120
 set -u
 program=$1
 source=${BIREME_SOURCE_DIR:-.}

@@ -5,6 +5,9 @@
 #   test_shared_memory.sh PROGRAM      the program of test_world.c
 #
 # A mount namespace is needed to replace /dev/shm.
+# ctest: name comm_shared_memory
+# ctest: targets test_program_comm_1
+# ctest: timeout 300
 set -u
 program=${1:?}
 source "${BIREME_SOURCE_DIR:?}/tests/mount_namespace.sh"

@@ -1,7 +1,6 @@
 #!/bin/bash
 # Tests the commands that run a model on lines of text.
-#
-#   test_batch_query.sh embed | attention | classify | answer
+# Parts:
 #
 #   embed     vectors have unit length and do not depend on the batch; cosines; long texts; a causal
 #             model; usage errors
@@ -10,6 +9,8 @@
 #             labels, numbers, labels of words, choices
 #   answer    the spans have the exact match that `bireme evaluate` computes, in whole texts and in
 #             windows
+# ctest: parts embed attention classify answer
+# ctest: timeout 120
 source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
 
 run_bireme 0 tokenizer train --type wordpiece --vocab-size 300 --input "$source/LICENSE" \
@@ -410,7 +411,4 @@ test_answer() {
     expect_error 'words was trained with objective clm'
 }
 
-case ${1:-} in
-embed | attention | classify | answer) "test_$1" ;;
-*) echo "usage: test_batch_query.sh embed | attention | classify | answer" >&2 && exit 64 ;;
-esac
+run_part "$@"

@@ -1,6 +1,7 @@
 #!/bin/bash
 # The help of every command fits into the terminal, and has the same words at all widths. The help
 # ends with examples, and the command accepts these examples.
+# ctest: timeout 120
 set -u
 program=${BIREME_PROGRAM:?}
 source "${BIREME_SOURCE_DIR:?}/tests/temporary_folder.sh"

@@ -1,8 +1,8 @@
 #!/bin/bash
 # inspect --sample prints the text of a sample of each kind of shard. A shard that cannot be read
 # does not change the report about the others.
-#
-#   test_inspect_sample.sh kinds | output | training | permission
+# ctest: parts kinds output training permission
+# ctest: timeout 120
 . "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
 
 # All printable ASCII characters are tokens.
@@ -254,11 +254,4 @@ test_permission() {
     expect_error 'Permission denied'
 }
 
-case ${1:-} in
-kinds | output | training | permission) "test_$1" ;;
-*)
-    echo "no such part: ${1:-}" >&2
-    exit 64
-    ;;
-esac
-echo "$1: passed"
+run_part "$@"

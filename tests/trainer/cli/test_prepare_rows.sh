@@ -1,5 +1,7 @@
 #!/bin/bash
 # `prepare` on the rows that people have: the split and its report.
+# ctest: parts split single_labels columns plain end_token squad tokenizer labels template encoding
+# ctest: parts lock compressed
 . "$(dirname "$0")/../tiny_training.sh"
 
 # expect_output TEXT: standard output of the last command has this line.
@@ -572,14 +574,4 @@ test_compressed() {
     expect_error 'cut.gz: the gzip data is damaged or truncated'
 }
 
-case ${1:-} in
-split | single_labels | columns | plain | end_token | squad | tokenizer | labels | template | \
-    encoding | lock | compressed)
-    "test_$1"
-    ;;
-*)
-    echo "no such part: ${1:-}" >&2
-    exit 64
-    ;;
-esac
-echo "$1: passed"
+run_part "$@"

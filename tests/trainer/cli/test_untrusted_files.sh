@@ -1,10 +1,10 @@
 #!/bin/bash
 # Files and folders of a foreign source: nothing outside the output folder is written or read, no
 # line exhausts the memory, and no control character reaches the terminal.
-#
-#   test_untrusted_files.sh manifest | run_folder | lines | output
+# ctest: name untrusted
+# ctest: parts manifest run_folder lines output
+# ctest: timeout 120
 source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
-part=${1:?}
 sed -i "s/warmup_steps: 5/warmup_steps: 0/; s/max_steps: 20/max_steps: 1/" recipe.yaml
 
 # forge FOLDER SED_PROGRAM: change the manifest and compute its digest again.
@@ -19,7 +19,7 @@ forge() {
     rm body
 }
 
-check_manifest() {
+test_manifest() {
     run_bireme 0 train recipe.yaml checkpoint.every=0
     cp -r run/final honest
     forge honest ''
@@ -43,7 +43,7 @@ check_manifest() {
 }
 
 # All files that a run writes under a predictable name.
-check_run_folder() {
+test_run_folder() {
     local name
     for name in LOCK log.txt metrics.jsonl; do
         rm -rf run
@@ -68,7 +68,7 @@ check_run_folder() {
     run_bireme 0 inspect run
 }
 
-check_lines() {
+test_lines() {
     run_bireme 0 train recipe.yaml checkpoint.every=0
     { printf 'the work\n' && head -c 67108865 /dev/zero | tr '\0' x && printf '\nlast\n'; } >long
     run_bireme 65 score --checkpoint run long
@@ -106,7 +106,7 @@ check_terminal() {
     COLUMNS=80 "$program" prepare --help | cmp - out || fail 'the help differs on a terminal'
 }
 
-check_output() {
+test_output() {
     local escape
     escape=$(printf '\033]0;title\a')
     run_bireme 66 inspect "missing$escape"
@@ -141,7 +141,4 @@ check_output() {
     [ "$threads" -lt $(($(nproc) + 32)) ] || fail "$threads threads on $(nproc) cores"
 }
 
-case $part in
-manifest | run_folder | lines | output) "check_$part" ;;
-*) fail "no such part: $part" ;;
-esac
+run_part "$@"

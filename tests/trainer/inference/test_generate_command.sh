@@ -1,6 +1,7 @@
 #!/bin/bash
 # Generation from a tiny model: with and without the cache, in batches, with stop strings and past
 # the positions of the model; evaluate; score.
+# ctest: timeout 300
 . "$(dirname "$0")/../tiny_training.sh"
 
 run_bireme 0 train recipe.yaml

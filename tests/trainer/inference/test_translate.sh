@@ -1,6 +1,7 @@
 #!/bin/bash
 # translate, summarize, generate and attention with an encoder-decoder: files and standard input,
 # the order and number of lines, equal targets with every batch, JSON, and errors.
+# ctest: timeout 180
 source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
 
 write_pairs 200 8 capitals

@@ -2,6 +2,7 @@
 # Tests mBART with language tokens: a model learns one word for each target language, and translate
 # and generate select it with --target-lang. Scores of generated targets, both places of the token
 # and errors are tested.
+# ctest: timeout 180
 source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
 
 reference=$source/tests/reference/tokenizer

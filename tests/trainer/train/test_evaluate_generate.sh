@@ -2,6 +2,7 @@
 # evaluate.generate: evaluations of seq2seq training generate targets. The scores equal the scores
 # of `bireme translate` and `bireme evaluate --predictions`, at any layout. Also tested: stops, the
 # plan, and settings that are refused.
+# ctest: timeout 240
 source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
 need_mpirun
 

@@ -7,6 +7,9 @@
 #   replicas     2 and 4 replicas, ZeRO 0 to 2, bf16
 #   tensor       2 replicas of a model on 2 ranks each
 #   unchanged    weights with and without the comparison
+# ctest: parts replicas tensor unchanged
+# ctest: targets test_program_flipping_trainer
+# ctest: timeout 240
 trainer=$(realpath "${2:?}")
 . "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
 need_mpirun
@@ -85,11 +88,4 @@ test_unchanged() {
     run_bireme 0 train recipe.yaml run_dir=one parallel.check_every=3 # one replica
 }
 
-case ${1:-} in
-replicas | tensor | unchanged) "test_$1" ;;
-*)
-    echo "no such part: ${1:-}" >&2
-    exit 64
-    ;;
-esac
-echo "$1: passed"
+run_part "$@"

@@ -1,7 +1,6 @@
 #!/bin/bash
 # Supervised fine-tuning from JSON Lines to a conversation, with a tiny Hugging Face model folder.
-#
-#   test_sft.sh trl | trl_qwen3 | packing | layouts | chat
+# Parts:
 #
 #   trl          losses and metrics of three steps are the same as in TRL's SFTTrainer
 #                (scripts/reference/make_reference.py sft)
@@ -10,7 +9,8 @@
 #                boundaries does
 #   layouts      tensor parallelism and ZeRO on two ranks, with dropout; resume from a checkpoint
 #   chat         answers on standard output, /reset, /save, Ctrl-C, error messages
-part=${1:-}
+# ctest: parts trl trl_qwen3 packing layouts chat
+# ctest: timeout 600
 # shellcheck source=tests/trainer/tiny_training.sh
 source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
 readonly reference=$source/tests/reference/sft
@@ -285,7 +285,4 @@ test_chat() {
         expect_error 'has no chat template'
 }
 
-case $part in
-trl | trl_qwen3 | packing | layouts | chat) "test_$part" ;;
-*) fail "no such part: $part" ;;
-esac
+run_part "$@"

@@ -1,6 +1,8 @@
 #!/bin/bash
 # The program on a tiny corpus: checkpoints, resume, stop, errors, benchmarks.
-# usage: test_train.sh PART; BIREME_PROGRAM and BIREME_SOURCE_DIR are set by ctest
+# ctest: parts checkpoints resume stop stop_evaluating damaged_shard errors inspect one_token
+# ctest: parts resolve bench kills_1 kills_2
+# ctest: timeout 900
 source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
 
 # `bireme checkpoint` list, verify, diff and reshard; training from a resharded checkpoint.
@@ -637,12 +639,6 @@ check_killed() {
 }
 
 case ${1:-} in
-checkpoints | resume | stop | stop_evaluating | damaged_shard | errors | inspect | one_token | \
-    resolve | bench) "test_$1" ;;
 kills_1 | kills_2) test_kills "${1#kills_}" ;;
-*)
-    echo "no such part: ${1:-}" >&2
-    exit 64
-    ;;
+*) run_part "$@" ;;
 esac
-echo "$1: passed"

@@ -1,7 +1,6 @@
 #!/bin/bash
 # A tiny BERT with dropout, trained on sentence pairs: equal losses at any layout and after a
 # resume; fill-mask; errors of commands for other models. Part encoders: the other encoders.
-# usage: test_train_bert.sh bert | encoders
 # ctest: name train
 # ctest: parts bert encoders
 # ctest: timeout 120
@@ -153,4 +152,4 @@ test_encoders() {
     expect_error 'norm_placement: pre conflicts with model.architecture (bert); it requires transf'
 }
 
-"test_${1:?}"
+run_part "$@"

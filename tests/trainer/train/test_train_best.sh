@@ -1,13 +1,14 @@
 #!/bin/bash
 # The checkpoint of the best evaluation, and early stopping.
-#
-#   test_train_best.sh checkpoint | patience | label
+# Parts:
 #
 #   checkpoint   a run with a rising loss keeps its best checkpoint and ends with these weights, at
 #                any layout and after a resume; recipes with errors
 #   patience     a run ends early, stays ended, and continues with more patience; a resume restores
 #                the count of evaluations
 #   label        the score of a label as evaluate.metric
+# ctest: parts checkpoint patience label
+# ctest: timeout 120
 source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
 # With this learning rate the loss rises after a few steps.
 sed -i 's/learning_rate: 1.0e-2/learning_rate: 0.6/; s/max_grad_norm: 1.0/max_grad_norm: 0/
@@ -149,7 +150,4 @@ test_label() {
     expect_error "'f1.a' is not a metric of objective clm"
 }
 
-case ${1:-} in
-checkpoint | patience | label) "test_$1" ;;
-*) echo "usage: test_train_best.sh checkpoint | patience | label" >&2 && exit 64 ;;
-esac
+run_part "$@"

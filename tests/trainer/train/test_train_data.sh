@@ -1,11 +1,12 @@
 #!/bin/bash
 # The checks of the data of a recipe at the start.
-#
-#   test_train_data.sh same | tokenizers | rows
+# Parts:
 #
 #   same         validation data that is training data
 #   tokenizers   data folders of different tokenizers, and of both encodings of prompts
 #   rows         less data than a batch
+# ctest: parts same tokenizers rows
+# ctest: timeout 120
 source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
 
 # expect_warning NAME COUNT: the last command printed so many warnings with this name.
@@ -86,8 +87,4 @@ test_rows() {
     expect_warning ROWS 0
 }
 
-case ${1:-} in
-same | tokenizers | rows) "test_$1" ;;
-*) echo "usage: test_train_data.sh same | tokenizers | rows" >&2 && exit 64 ;;
-esac
-echo "$1: passed"
+run_part "$@"

@@ -1,6 +1,7 @@
 #!/bin/bash
 # Denoising of texts with encoder-decoder models: the corruption is the same at any layout and after
 # a resume. Evaluation, and settings that are refused.
+# ctest: timeout 120
 source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
 need_mpirun
 

@@ -1,7 +1,8 @@
 #!/bin/bash
 # DPO and reward models on tiny preference pairs: files with reference log-probabilities and their
 # reuse, layouts, gradient accumulation, resume, stop, errors.
-# usage: test_train_dpo.sh PART
+# ctest: parts layouts whole_batch smoothing resume stop reward export chat errors
+# ctest: timeout 300
 source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
 
 # print_pairs: print preference pairs. The prompts are words of the licence, the chosen response is
@@ -315,10 +316,4 @@ test_smoothing() {
     compare_weights plain smoothed 00000003
 }
 
-case ${1:-} in
-layouts | whole_batch | smoothing | resume | stop | reward | export | chat | errors) "test_$1" ;;
-*)
-    echo "no such part: ${1:-}" >&2
-    exit 64
-    ;;
-esac
+run_part "$@"

@@ -13,6 +13,9 @@
 #
 # The last two parts mount file systems, as root in a separate mount namespace. They are skipped
 # (exit code 77) where that is not permitted.
+# ctest: parts calls_odd calls_even calls_2 full_disk power_cut_ext4 power_cut_xfs
+# ctest: targets test_fault_shim
+# ctest: timeout 600
 part=${1:-} shim=$(realpath "${2:?}")
 case $part in
 full_disk | power_cut_*)
@@ -264,11 +267,6 @@ test_power_cut() {
 }
 
 case $part in
-calls_odd | calls_even | calls_2 | full_disk) "test_$part" ;;
 power_cut_ext4 | power_cut_xfs) test_power_cut "${part##*_}" ;;
-*)
-    echo "no such part: $part" >&2
-    exit 64
-    ;;
+*) run_part "$@" ;;
 esac
-echo "$part: passed"

@@ -3,6 +3,7 @@
 # scales, a resume is exact, and a run can change between bf16 and fp8.
 # Row-wise scales have no state: their runs repeat, resume and change to delayed scales.
 # usage: test_train_fp8.sh; BIREME_PROGRAM and BIREME_SOURCE_DIR are set by ctest
+# ctest: timeout 300
 # shellcheck disable=SC2086,SC2154 # settings are words; tiny_training.sh shares variables
 source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
 has_bf16 recipe.yaml || exit 77

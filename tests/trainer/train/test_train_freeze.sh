@@ -1,6 +1,7 @@
 #!/bin/bash
 # train.freeze and train.freeze_layers: frozen weights keep their bits at any layout and precision;
 # the memory of a plan; errors.
+# ctest: timeout 120
 source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
 need_mpirun
 sed -i 's/max_steps: 20/max_steps: 4/; s/warmup_steps: 5/warmup_steps: 1/

@@ -1,6 +1,7 @@
 #!/bin/bash
 # model.init_from: the sizes that the recipe leaves open come from the checkpoint, contradictions
 # are listed in one message, and plan refuses what train refuses.
+# ctest: timeout 120
 . "$(dirname "$0")/../tiny_training.sh"
 
 # write_recipe FILE MODEL: a recipe on the same data with this model section.

@@ -2,7 +2,8 @@
 # Instruction tuning of encoder-decoders. Shards of sft with templates equal shards of seq2seq.
 # Losses equal the losses of seq2seq at any layout and after a resume. Mixtures, LoRA, conversations
 # with the chat template, and errors are tested too.
-# usage: test_train_instructions.sh data|layouts|chat
+# ctest: parts data layouts chat
+# ctest: timeout 240
 source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
 
 # write_templates NAME...: print a file with a template of each name.
@@ -26,7 +27,7 @@ print_rows() {
     paste -d'\t' pairs.a pairs.b | awk -F'\t' -v format="$1" '{ printf format "\n", $1, $2 }'
 }
 
-check_data() {
+test_data() {
     # One template: the shards of seq2seq with the prefix, byte for byte.
     run_bireme 0 prepare --objective seq2seq --tokenizer words --source pairs.a --target pairs.b \
         --source-prefix 'Reverse: ' --output prefixed
@@ -109,7 +110,8 @@ END
     expect_error 'encoder-decoder can only be used with --objective sft, not dpo'
 }
 
-check_layouts() {
+test_layouts() {
+    need_mpirun
     # Two tasks. The shards have 96 and 24 examples.
     write_templates Reverse Backwards >templates.yaml
     prepare_sft large --templates templates.yaml --source pairs.a --target pairs.b \
@@ -197,7 +199,7 @@ END
     expect_error 'prepare --objective sft --encoder-decoder --tokenizer words --input FILE... --out'
 }
 
-check_chat() {
+test_chat() {
     # Messages: the source is the conversation, the target is the last answer. The model learns to
     # write capital letters.
     write_pairs 120 8 capitals
@@ -255,12 +257,4 @@ END
 }
 
 make_pairs
-case $1 in
-data) check_data ;;
-layouts)
-    need_mpirun
-    check_layouts
-    ;;
-chat) check_chat ;;
-*) fail "unknown part $1" ;;
-esac
+run_part "$@"

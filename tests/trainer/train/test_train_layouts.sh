@@ -1,7 +1,11 @@
 #!/bin/bash
 # Training on a tiny corpus at different layouts: the losses are equal, and any layout reads the
 # checkpoints.
-# usage: test_train_layouts.sh PART; BIREME_PROGRAM and BIREME_SOURCE_DIR are set by ctest
+# ctest: name train
+# ctest: parts layouts tensor zero reproducible lamb moments moments_of_lamb llama qwen2 mistral
+# ctest: parts qwen3 openai_gpt gemma2 gemma3_text smollm3 granite olmo olmo2 phi3 stablelm
+# ctest: parts transformer_decoder change_layout masked_layouts
+# ctest: timeout 900
 source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
 
 # Equal losses at any number of ranks, and equal bits in two runs on the same number, and at any
@@ -483,14 +487,11 @@ test_olmo2() {
 }
 
 case ${1:-} in
-layouts | tensor | zero | reproducible | lamb | moments | moments_of_lamb | change_layout | \
-    masked_layouts) "test_$1" ;;
 llama | qwen2) test_rotary "$1" ;;
 mistral) test_rotary mistral model.sliding_window=8 model.head_dim=12 ;;
 qwen3) test_rotary qwen3 model.head_dim=12 ;;
 smollm3) test_rotary smollm3 model.no_rope_layer_interval=2 ;;
 olmo) test_rotary olmo ;;
-olmo2) test_olmo2 ;;
 stablelm) test_rotary stablelm model.partial_rotary_factor=0.5 model.use_qkv_bias=true ;;
 phi3) test_rotary phi3 model.head_dim=12 model.partial_rotary_factor=0.5 model.sliding_window=8 ;;
 granite)
@@ -511,9 +512,5 @@ transformer_decoder)
         model.num_kv_heads=2 model.head_dim=10 model.norm_placement=branch \
         model.position_embedding_type=sinusoidal model.activation=relu2 model.mlp_bias=true
     ;;
-*)
-    echo "no such part: ${1:-}" >&2
-    exit 64
-    ;;
+*) run_part "$@" ;;
 esac
-echo "$1: passed"

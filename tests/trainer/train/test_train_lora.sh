@@ -1,7 +1,8 @@
 #!/bin/bash
 # LoRA on a tiny model: trained and saved parameters, layouts, resume, training from adapters, the
 # reference of DPO, a missing or changed base model, encoder-decoders, errors.
-# usage: test_train_lora.sh PART
+# ctest: parts layouts objectives checkpoints dpo seq2seq
+# ctest: timeout 240
 source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
 sed -i 's/max_steps: 20/max_steps: 6/; s/warmup_steps: 5/warmup_steps: 1/
     s/every: 10, batches/every: 3, batches/; s/every: 10, keep/every: 3, keep/' recipe.yaml
@@ -280,10 +281,4 @@ test_seq2seq() {
     grep -q 'targets: \[q, v\]$' t5_lora/recipe.yaml || fail 'other default targets'
 }
 
-case ${1:-} in
-layouts | objectives | checkpoints | dpo | seq2seq) "test_$1" ;;
-*)
-    echo "no such part: ${1:-}" >&2
-    exit 64
-    ;;
-esac
+run_part "$@"

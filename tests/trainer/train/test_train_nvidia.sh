@@ -3,6 +3,8 @@
 # phase 1: shuffled, several epochs, 1 and 2 ranks, resume, errors for a model that does not fit.
 #
 #   test_train_nvidia.sh MAKER      MAKER is the program of nvidia_shards.c
+# ctest: targets test_program_nvidia_shards
+# ctest: timeout 120
 maker=$(realpath "$1")
 source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
 need_mpirun

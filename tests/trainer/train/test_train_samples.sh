@@ -1,6 +1,7 @@
 #!/bin/bash
 # generate.prompt: the samples are the same as in `bireme generate`, at every layout, and do not
 # change the training. Also tested: metrics.jsonl, report.html, plan, and prompts that are refused.
+# ctest: timeout 300
 . "$(dirname "$0")/../tiny_training.sh"
 samples=(generate.prompt=License generate.max_new_tokens=20)
 

@@ -8,6 +8,8 @@
 #             them: a job that is stopped, requeued and resumed, a job that fails, a job without
 #             network. Skipped where Slurm cannot run
 #   inside    the part of `cluster` inside the namespaces
+# ctest: parts script cluster
+# ctest: timeout 120
 set -u
 script=${BIREME_SOURCE_DIR:?}/scripts/launch_slurm.sbatch
 

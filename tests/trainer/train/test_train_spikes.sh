@@ -14,6 +14,9 @@
 #   stop         a stop request in a spike and after the rollback; a rollback during a save; a
 #                spike in the last step
 #   objectives   embed and sft
+# ctest: parts warn skip rollback layouts resume not_finite stop objectives
+# ctest: targets test_program_flipping_trainer test_fault_shim
+# ctest: timeout 300
 trainer=$(realpath "${2:?}") shim=$(realpath "${3:?}")
 . "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
 
@@ -364,11 +367,4 @@ test_objectives() {
     [ "$(skipped skip 00000095)" = '[[960,996]]' ] || fail "skipped: $(skipped skip 00000095)"
 }
 
-case ${1:-} in
-warn | skip | rollback | layouts | resume | not_finite | stop | objectives) "test_$1" ;;
-*)
-    echo "no such part: ${1:-}" >&2
-    exit 64
-    ;;
-esac
-echo "$1: passed"
+run_part "$@"

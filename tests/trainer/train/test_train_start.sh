@@ -2,6 +2,8 @@
 # parallel.start_seconds limits the whole start: a rank that stops at any point between the start of
 # its process and the first step ends the job with code 76, and the error names the phase.
 # usage: test_train_start.sh SHIM; SHIM is the library of tests/shim/fault_shim.c
+# ctest: targets test_fault_shim
+# ctest: timeout 120
 shim=$(realpath "${1:?}")
 . "$(dirname "$0")/../tiny_training.sh"
 need_mpirun

@@ -1,6 +1,8 @@
 #!/bin/bash
 # Fine-tuning tasks from rows to a checkpoint: shards, a head on a pretrained model, equal losses at
 # any layout and after a resume, stored labels.
+# ctest: parts layouts objectives checkpoint pad_token
+# ctest: timeout 300
 source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
 
 # make_rows: write the rows of each task. The last word of a text is its label; the texts of
@@ -281,11 +283,4 @@ test_pad_token() {
         fail 'the end token is the pad token'
 }
 
-case ${1:-} in
-layouts | objectives | checkpoint | pad_token) "test_$1" ;;
-*)
-    echo "no such part: ${1:-}" >&2
-    exit 64
-    ;;
-esac
-echo "$1: passed"
+run_part "$@"

@@ -1,6 +1,7 @@
 #!/bin/bash
 # Tests bireme export --format gguf and bireme import FILE.gguf: a GPT-2 and a Llama model return
 # bit for bit, their tokenizer encodes the same, and wrong options and files are errors.
+# ctest: timeout 300
 # shellcheck source=tests/trainer/tiny_training.sh
 source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
 sed -i 's/num_layers: 2/num_layers: 1/; s/max_steps: 20/max_steps: 2/

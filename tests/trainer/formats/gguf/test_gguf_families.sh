@@ -2,9 +2,9 @@
 # Tests that an export to GGUF and an import return the models of each family. Decoders and T5 1.1
 # are equal bit for bit, embeddings within 1e-6. T5 1.0 has the same targets and loss. Unigram
 # tokenizers give texts the same scores. Models that llama.cpp does not support are refused.
-#
-#   test_gguf_families.sh decoders | encoders | seq2seq | unigram | refused
-part=${1:-}
+# ctest: name gguf
+# ctest: parts decoders encoders seq2seq unigram refused
+# ctest: timeout 120
 # shellcheck source=tests/trainer/tiny_training.sh
 source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
 cat >small.yaml <<'END'
@@ -175,10 +175,4 @@ test_refused() {
     check_refused 'cannot be exported to GGUF' model.architecture=bart
 }
 
-case $part in
-decoders | encoders | seq2seq | unigram | refused) "test_$part" ;;
-*)
-    echo "unknown part: $part" >&2
-    exit 2
-    ;;
-esac
+run_part "$@"

@@ -1,13 +1,14 @@
 #!/bin/bash
 # Tests bireme import and export with the other commands, and with failing file calls.
-#
-#   test_model_folder.sh commands | calls SHIM
+# Parts:
 #
 #   commands     export and import a run; score, evaluate, generate and train from the result
 #   calls        each n-th call that changes a file of the output fails (no space, input/output
 #                error, short write) or is the last one before a kill. A failure ends with code 74
 #                and one error line. The output folder is either complete or missing.
-part=${1:-} shim=${2:+$(realpath "$2")}
+# ctest: parts commands calls
+# ctest: targets test_fault_shim
+shim=${2:+$(realpath "$2")}
 # shellcheck source=tests/trainer/tiny_training.sh
 source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
 sed -i 's/num_layers: 2/num_layers: 1/; s/hidden_size: 32/hidden_size: 16/;
@@ -154,11 +155,4 @@ test_calls() {
     sweep_faults import theirs
 }
 
-case $part in
-commands | calls) "test_$part" ;;
-*)
-    echo "no such part: $part" >&2
-    exit 64
-    ;;
-esac
-echo "$part: passed"
+run_part "$@"

@@ -1,9 +1,8 @@
 #!/bin/bash
 # The HTTP server: answers equal the answers of the commands, bad requests get their status, and
 # clients that are slow, vanish or are many do not disturb others.
-#
-#   test_serve.sh text | seq2seq | tasks | errors | clients | stop | openai | page
-part=${1:-}
+# ctest: parts text seq2seq tasks errors clients stop openai page
+# ctest: timeout 600
 # shellcheck source=tests/trainer/tiny_training.sh
 source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
 command -v curl >/dev/null || {
@@ -691,10 +690,4 @@ test_openai() {
     stop_server
 }
 
-case $part in
-text | seq2seq | tasks | errors | clients | stop | openai | page) "test_$part" ;;
-*)
-    echo "unknown part: $part" >&2
-    exit 2
-    ;;
-esac
+run_part "$@"

@@ -1,6 +1,7 @@
 #!/bin/bash
 # Reports of runs: the page that `train` writes, the comparison of several runs, pictures, and the
 # curve in the terminal.
+# ctest: timeout 240
 . "$(dirname "$0")/../tiny_training.sh"
 
 # expect_page FILE TEXT...: the page is complete, loads nothing and contains these texts.

@@ -3,7 +3,7 @@
 # conformance.cu, kernels use no instruction without a wrapper, and no operation allocates, waits,
 # prints or exits.
 #
-#   tests/simt/test_sources.sh OBJECT...     the object files of the kernels
+#   tests/simt/check_sources.sh OBJECT...     the object files of the kernels
 #
 # Environment: BIREME_SOURCE_DIR
 set -euo pipefail

@@ -3,7 +3,7 @@
 # ptxas reports no more registers, spilled bytes and stack than registers.txt allows, no serialized
 # wgmma, and no static shared memory next to swizzled tiles.
 #
-#   tests/simt/test_compile.sh FILE.cu
+#   tests/simt/check_compile.sh FILE.cu
 #
 # Environment: BIREME_NVCC, BIREME_SOURCE_DIR; BIREME_LONG=1 (otherwise the test is skipped).
 set -euo pipefail

@@ -2,17 +2,17 @@
 # Installs missing packages, builds Bireme and runs the tests.
 #
 #   scripts/test.sh         build into build/ and run all tests except the longest ones; about five
-#                           minutes the first time, less the next time. A new build/ omits
-#                           instruction sets that this machine cannot run
+#                           minutes the first time, less the next time. An existing build/ keeps its
+#                           configuration. A new one has the preset release, without the instruction
+#                           sets that this machine cannot run
 #   scripts/test.sh --fast  the same build, and one test of each operation, objective and layout; at
 #                           most a minute after the build
-#   scripts/test.sh --ci    build into build/ with warnings as errors, run all tests, then
-#                           the sanitizers, fuzzing, the check of the style, the clients of the
-#                           server, long tests of kills and faults, and the quickstart in a bare
-#                           Debian root
+#   scripts/test.sh --ci    build into build/ with the preset release, run all tests, then the
+#                           sanitizers, fuzzing, the check of the style, the clients of the server,
+#                           long tests of kills and faults, and the quickstart in a bare Debian root
 #
-# Environment: BIREME_WERROR=ON makes warnings errors without --ci too. FRESH_SUITE selects the
-# Debian release of the bare root of --ci (default: trixie).
+# Environment: BIREME_WERROR=ON or OFF selects whether warnings are errors (the preset: ON).
+# FRESH_SUITE selects the Debian release of the bare root of --ci (default: trixie).
 # Each part has a time limit and prints its duration. The exit code is 0 only if no part failed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -162,8 +162,9 @@ run_part "setup" 600 ./scripts/setup.sh || exit 1
 # Limits the time that programs wait for a host name that cannot be resolved.
 export RES_OPTIONS="${RES_OPTIONS:-timeout:1 attempts:1}"
 if ! $ci; then
-    options=(-DBIREME_WERROR="${BIREME_WERROR:-OFF}")
-    [ -f build/CMakeCache.txt ] || options+=(-DBIREME_CPU_VARIANTS=NATIVE)
+    options=()
+    [ -f build/CMakeCache.txt ] || options+=(--preset release -DBIREME_CPU_VARIANTS=NATIVE)
+    [ -z "${BIREME_WERROR:-}" ] || options+=(-DBIREME_WERROR="$BIREME_WERROR")
     build_folder build 900 "${options[@]}"
     keep_session_folder
     start=$SECONDS code=0

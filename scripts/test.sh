@@ -168,8 +168,8 @@ if ! $ci; then
     build_folder build 900 "${options[@]}"
     keep_session_folder
     start=$SECONDS code=0
-    TMPDIR=$temporary ctest --test-dir build --output-on-failure --no-tests=error --parallel $jobs \
-        --output-junit tests.xml "${selected[@]}" || code=$?
+    TMPDIR=$temporary ctest --test-dir build --output-on-failure --no-label-summary \
+        --no-tests=error --parallel $jobs --output-junit tests.xml "${selected[@]}" || code=$?
     print_report build/tests.xml
     result=passed
     [ $code = 0 ] || result="failed with exit code $code"

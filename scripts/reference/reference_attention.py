@@ -8,14 +8,19 @@ import h5py
 import torch
 import transformers
 
-IDS = [3, 7, 1, 18, 11, 7, 5, 14]
+IDS = [3, 7, 1, 18, 11, 7, 5, 14]  # more tokens than each window
 TARGET_IDS = [60, 5, 33, 2, 9]  # begins with the start token
 CLASSES = {
     "whole": transformers.GPT2LMHeadModel,
     "llama": transformers.LlamaForCausalLM,
     "mistral": transformers.MistralForCausalLM,
     "qwen3": transformers.Qwen3ForCausalLM,
+    "gemma2": transformers.Gemma2ForCausalLM,
+    "gemma3_text": transformers.Gemma3ForCausalLM,
     "bert_untied": transformers.BertForMaskedLM,
+    "distilbert": transformers.DistilBertForMaskedLM,
+    "albert": transformers.AlbertForPreTraining,
+    "modernbert": transformers.ModernBertForMaskedLM,
 }
 SEQ2SEQ_CLASSES = {
     "t5": transformers.T5ForConditionalGeneration,

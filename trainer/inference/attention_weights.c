@@ -30,25 +30,37 @@ static double compute_score(const struct attention *a, struct tensor queries, st
     return (cap > 0 ? cap * tanh(score / cap) : score) + bias;
 }
 
+struct key_range {
+    int64_t first, end;
+};
+
+/* Returns the keys that a query sees. With a window, queries and keys are rows of one text. */
+static struct key_range get_visible_keys(const struct attention *a, int64_t query, int64_t keys)
+{
+    int64_t window = a->window > 0 ? a->window : keys + query;
+    int64_t end = a->causal ? query + 1 : query + window;
+    int64_t first = query + 1 - window;
+    return (struct key_range){first > 0 ? first : 0, end < keys ? end : keys};
+}
+
 /* Computes the softmax of the scores of one query over the keys that it sees. */
 static status compute_row(const struct attention *a, struct tensor queries, struct tensor keys,
                           int64_t head, int64_t query, double *scores, float *row)
 {
-    int64_t end = a->causal ? query + 1 : keys.rows;
-    int64_t first = a->window > 0 && end > a->window ? end - a->window : 0;
+    struct key_range seen = get_visible_keys(a, query, keys.rows);
     double largest = -INFINITY, sum = 0;
-    for (int64_t key = first; key < end; key++) {
+    for (int64_t key = seen.first; key < seen.end; key++) {
         scores[key] = compute_score(a, queries, keys, head, query, key);
         largest = fmax(largest, scores[key]);
     }
-    for (int64_t key = first; key < end; key++) {
+    for (int64_t key = seen.first; key < seen.end; key++) {
         scores[key] = exp(scores[key] - largest);
         sum += scores[key];
     }
     REQUIRE(isfinite(sum), STATUS_NOT_FINITE,
             "the attention scores of token %" PRId64 " are not finite: the weights are damaged",
             query);
-    for (int64_t key = first; key < end; key++) {
+    for (int64_t key = seen.first; key < seen.end; key++) {
         row[key] = (float)(scores[key] / sum);
     }
     return STATUS_OK;

@@ -1,7 +1,8 @@
 /* Compares attention weights with the weights of transformers (scripts/reference/make_reference.py
  * attention), in fp32 and, if the processor supports it, bf16. The models are GPT-2, a Llama with
- * grouped heads, Mistral with a window, Qwen3 with norms of its queries and keys, and BERT. T5,
- * Marian, BART and mBART have three attentions. */
+ * grouped heads, Mistral with a window, Qwen3 with norms of its queries and keys, Gemma 2 with a
+ * soft-cap, and Gemma 3. The encoders are BERT, DistilBERT, ALBERT, and ModernBERT with a window on
+ * both sides of a query. T5, Marian, BART and mBART have three attentions. */
 #include "base/device/device.h"
 #include "base/memory.h"
 #include "comm/comm.h"
@@ -115,7 +116,9 @@ static void check_encoder_decoder(const struct fixture *f, const char *name, con
 
 int main(void)
 {
-    static const char *const names[] = {"whole", "llama", "mistral", "qwen3", "bert_untied"};
+    static const char *const names[] = {"whole",  "llama",       "mistral",     "qwen3",
+                                        "gemma2", "gemma3_text", "bert_untied", "distilbert",
+                                        "albert", "modernbert"};
     static const char *const seq2seq_names[] = {"t5", "marian", "bart", "mbart"};
     struct device *cpu;
     huggingface_folder_start();

@@ -440,6 +440,13 @@ static double count_window_pairs(double n, double m, double window)
     return narrow * first + narrow * (narrow - 1) / 2 + (n - narrow) * window;
 }
 
+/* Counts the keys that n queries see after themselves with a window and no causal mask. The last
+ * query sees 0 keys, and each earlier query one more, up to window - 1. */
+static double count_later_pairs(double n, double window)
+{
+    return count_window_pairs(n, n, window) - n;
+}
+
 /* Counts the pairs of a query and a visible key over all heads; about half of them if causal. */
 static double count_attention_pairs(const struct attention *a)
 {
@@ -447,9 +454,9 @@ static double count_attention_pairs(const struct attention *a)
     for (int64_t i = 0; i < a->sequences; i++) {
         double n = a->cu_q[i + 1] - a->cu_q[i], m = a->cu_k[i + 1] - a->cu_k[i];
         double seen = fmax(0, a->causal ? m - (n - 1) / 2 : m);
-        pairs += a->window == 0 ? n * seen
-                 : a->causal    ? count_window_pairs(n, m, (double)a->window)
-                                : n * fmin(seen, (double)a->window);
+        double window = (double)a->window;
+        pairs += window == 0 ? n * seen : count_window_pairs(n, m, window);
+        pairs += window == 0 || a->causal ? 0 : count_later_pairs(n, window);
         const int32_t *b = a->shared_prefix_offsets;
         pairs -= b != NULL ? (b[2 * i + 1] - b[2 * i]) * (n - b[2 * i + 1]) : 0;
     }

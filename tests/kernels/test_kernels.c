@@ -74,6 +74,54 @@ static void test_profile(struct device *dev)
     CHECK_OK(kernels_destroy(&k));
 }
 
+/* Counts the pairs of a query and a key that attention computes for one head. */
+static double count_pairs(const struct attention *a)
+{
+    int queries = a->cu_q[1], keys = a->cu_k[1], pairs = 0;
+    for (int q = keys - queries; q < keys; q++) {
+        for (int k = 0; k < keys; k++) {
+            pairs += (!a->causal || k <= q) && (a->window == 0 || abs(q - k) < a->window);
+        }
+    }
+    return pairs;
+}
+
+/* The FLOPs of attention are those of the visible pairs: causal or not, with and without a
+ * window, for all keys or for the last queries. */
+static void test_attention_flops(struct device *dev)
+{
+    static const int32_t cu_rows[] = {0, 29}, cu_last[] = {0, 8};
+    static const int windows[] = {0, 1, 5, 28, 29, 40};
+    struct tensor x = operation_random(DTYPE_F32, 29, 32, 1, 1);
+    struct tensor y = operation_tensor(DTYPE_F32, 29, 32, 32);
+    for (int i = 0; i < 4 * COUNT(windows); i++) {
+        struct attention a = {
+            .heads = 2,
+            .kv_heads = 2,
+            .head_width = 16,
+            .causal = i % 2 == 1,
+            .window = windows[i / 4],
+            .scale = 1,
+            .sequences = 1,
+            .cu_q = i / 2 % 2 == 1 ? cu_last : cu_rows,
+            .cu_k = cu_rows,
+            .longest_q = 29,
+            .longest_k = 29,
+        };
+        struct tensor q = tensor_rows(x, 0, a.cu_q[1]), o = tensor_rows(y, 0, a.cu_q[1]);
+        struct kernels_time times[KERNELS_OPERATIONS_MAX];
+        struct kernels *k = NULL;
+        CHECK_OK(kernels_create(dev, DTYPE_F32, 1, &limits, &k));
+        kernels_profile(k, true);
+        CHECK_OK(attention_forward(k, o, tensor_absent(), q, x, x, &a));
+        CHECK_EQUAL(kernels_times(k, times), 1);
+        CHECK_NEAR(times[0].flops, 4 * 16 * 2 * count_pairs(&a), 0);
+        CHECK_OK(kernels_destroy(&k));
+    }
+    operation_release(&x);
+    operation_release(&y);
+}
+
 static void test_roofline(struct device *dev)
 {
     struct kernels *k = NULL;
@@ -230,6 +278,7 @@ int main(void)
     test_errors(dev);
     test_context(dev);
     test_profile(dev);
+    test_attention_flops(dev);
     test_roofline(dev);
     test_allocations(dev);
     test_buckets();

@@ -139,7 +139,7 @@ bool model_layer_is_local(const struct model_config *config, int64_t layer);
 /* model_layer_has_rope - return whether a layer rotates its queries and keys. */
 bool model_layer_has_rope(const struct model_config *config, int64_t layer);
 
-/* model_layer_window - return the window of attention of a layer; 0: all earlier rows. */
+/* model_layer_window - return the window of attention of a layer; 0: none. */
 int64_t model_layer_window(const struct model_config *config, int64_t layer);
 
 /* model_is_factorized - return whether a matrix maps the embedding to the width (ALBERT). */

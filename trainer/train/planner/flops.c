@@ -2,6 +2,7 @@
 
 #include <math.h>
 
+#include "trainer/model/architecture.h"
 #include "trainer/model/linear.h"
 #include "trainer/setup/objective_spec.h"
 
@@ -109,11 +110,14 @@ struct flops_gemms flops_count_gemms(const struct recipe *r, const struct model_
 
 /* ---- attention ---- */
 
-/* Returns the average share of a sequence's rows that a row attends to with a causal mask. */
+/* Returns the average share of a sequence's rows that a row attends to. Without a causal mask, a
+ * row attends to as many later rows as earlier rows. */
 static double get_visible_share(const struct model_config *config, int64_t layer, double length)
 {
+    bool causal = architecture_compose(config).attention.causal;
     double window = (double)model_layer_window(config, layer) / length;
-    return window > 0 && window < 1 ? window * (1 - window / 2) : 0.5;
+    double earlier = window > 0 && window < 1 ? window * (1 - window / 2) : 0.5;
+    return causal ? earlier : 2 * earlier;
 }
 
 double flops_count_attention(const struct model_config *config,

@@ -358,9 +358,8 @@ static void count_flops(const struct recipe *r, const struct model_config *confi
                         const struct model_parameter *parameters, int count, struct plan *plan)
 {
     int64_t first_trained = model_first_trained_layer(parameters, count);
-    bool causal = derive_reads_last_row(r);
     double full = flops_count_attention(config, lengths, first_trained, false);
-    double visible = causal ? flops_count_attention(config, lengths, first_trained, true) : full;
+    double visible = flops_count_attention(config, lengths, first_trained, true);
     struct flops_gemms gemms = flops_count_gemms(r, config, lengths, parameters, count);
     plan->gemm_flops = gemms.all;
     plan->fp8_flops = gemms.fp8;

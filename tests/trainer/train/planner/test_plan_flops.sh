@@ -4,8 +4,8 @@
 #
 # Attention's backward pass has five products, one of which recomputes the scores: four count. With
 # a window of W of T rows, a query sees W - W (W - 1) / 2 T keys on average, and the formula counts
-# W - W^2 / 2 T. Without a window W is T. In an encoder-decoder only self-attention of the decoder
-# is causal.
+# W - W^2 / 2 T. Without a window W is T. In both directions, a query sees twice as many keys, but
+# itself only once. In an encoder-decoder only self-attention of the decoder is causal.
 source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
 readonly tokens=32
 
@@ -15,8 +15,8 @@ read_field() {
 }
 
 # check_flops NAME WINDOW SETTINGS...: compare plan and step for a recipe with these lines. WINDOW
-# is 0 for attention in both directions. For an encoder-decoder it is SOURCE,TARGET,ENCODER,DECODER:
-# the lengths and the layers.
+# is 0 for attention in both directions, -W if that has a window. For an encoder-decoder it is
+# SOURCE,TARGET,ENCODER,DECODER: the lengths and the layers.
 check_flops() {
     local name=$1 window=$2 planned counted
     shift 2
@@ -34,6 +34,7 @@ check_flops() {
             for (i = 1; i <= n; i++) sum += flops[names[i]]
             attention = flops["attention_forward"] + 0.8 * flops["attention_backward"]
             factor = w + 0 > 0 ? (2 * t - w) / (2 * t - w + 1) : 1
+            if (w + 0 < 0) { w = -w; factor = w * (2 * t - w) / (w * (2 * t - w + 1) - t) }
             if (split(w, a, ",") == 4) {
                 full = a[3] * a[1] ^ 2 + a[4] * a[1] * a[2]
                 factor = (full + a[4] * a[2] ^ 2 / 2) / (full + a[4] * a[2] * (a[2] + 1) / 2)
@@ -59,6 +60,9 @@ check_flops bert 0 'objective: mlm' 'mlm: {mask_probability: 0.25, max_predictio
 check_flops albert 0 'objective: mlm' 'mlm: {mask_probability: 0.25, max_predictions: 8}' \
     "model: {architecture: albert, vocab_size: 512, hidden_size: 64, embedding_size: 24,
     num_layers: 3, num_heads: 4}"
+check_flops windows -8 'objective: mlm' 'mlm: {mask_probability: 0.25, max_predictions: 8}' \
+    "model: {architecture: transformer_encoder, vocab_size: 512, hidden_size: 64, num_layers: 2,
+    num_heads: 4, sliding_window: 14}"
 for model in marian t5 bart mbart; do
     check_flops $model 32,32,2,3 'objective: seq2seq' "model: {architecture: $model,
         vocab_size: 512, hidden_size: 64, num_layers: 2, num_decoder_layers: 3, num_heads: 4}"

@@ -4,8 +4,8 @@
 #   scripts/setup.sh            check, then install the missing packages
 #   scripts/setup.sh --check    check only; print the missing packages and exit with code 1
 #   scripts/setup.sh --fuzz     also install clang and libFuzzer, which only scripts/fuzz.sh needs
-#   scripts/setup.sh --clients  also install Chromium and zsh, which only the tests serve_page and
-#                               manual need
+#   scripts/setup.sh --clients  also install Chromium and zsh, which only the tests serve_page,
+#                               attention_page and manual need
 #
 # A dependency is present if the compiler, pkg-config or the shell finds it, so that libraries
 # installed without a package count too. If nothing is missing, the script needs neither root nor

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tests `bireme serve` with its clients, the Python package openai and the browser Chromium, and the
-# completion for zsh.
+# Tests `bireme serve` with its clients, the Python package openai and the browser Chromium, the
+# page of `bireme attention` in this browser, and the completion for zsh.
 #
 #   scripts/clients/test_clients.sh [FOLDER]
 #
@@ -12,7 +12,7 @@ cd "$(dirname "$0")/../.."
 
 folder=${1:-build}
 python=$PWD/$folder/clients/bin/python
-tests='serve_page|manual' code=0
+tests='serve_page|attention_page|manual' code=0
 install_openai() {
     timeout 120 python3 -m venv "$folder/clients" &&
         timeout 300 "$python" -m pip install --quiet --disable-pip-version-check openai

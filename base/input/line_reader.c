@@ -2,8 +2,9 @@
 
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 
-enum { BLOCK_BYTES = 64 << 10, NO_BYTE = -1 };
+enum { BLOCK_BYTES = 64 << 10 };
 
 status line_reader_open_input(struct input *in, struct line_reader *out)
 {
@@ -36,10 +37,14 @@ void line_reader_close(struct line_reader *r)
     *r = (struct line_reader){.input = {.file = -1}};
 }
 
-/* Makes room for one more character and the NUL. */
-static status grow_line(struct line_reader *r)
+/* Makes room for so many more bytes and the NUL. */
+static status reserve_line(struct line_reader *r, size_t more)
 {
-    size_t capacity = r->capacity == 0 ? 256 : 2 * r->capacity;
+    size_t needed = r->bytes + more + 1, capacity = r->capacity == 0 ? 256 : 2 * r->capacity;
+    if (needed <= r->capacity) {
+        return STATUS_OK;
+    }
+    capacity = capacity < needed ? needed : capacity;
     char *grown = realloc(r->line, capacity);
     REQUIRE(grown != NULL, STATUS_INTERNAL, "%s:%" PRId64 ": out of memory for a line of %zu bytes",
             r->name, r->number, capacity);
@@ -59,38 +64,64 @@ static status add_line_number(const struct line_reader *r, status result)
     RAISE(STATUS_DATA, "%s:%" PRId64 ": %.1500s", r->name, r->number, note.text);
 }
 
-/* Reads the next byte; NO_BYTE at the end of the input. */
-static status read_byte(struct line_reader *r, int *out)
+/* Reads the next block if the last one is used. *more is false at the end of the input. */
+static status fill_block(struct line_reader *r, bool *more)
 {
     if (r->block_used == r->block_bytes) {
         r->block_used = r->block_bytes = 0;
         TRY(add_line_number(r, input_read(&r->input, r->block, BLOCK_BYTES, &r->block_bytes)));
     }
-    *out = r->block_bytes > 0 ? (unsigned char)r->block[r->block_used++] : NO_BYTE;
+    *more = r->block_bytes > 0;
+    return STATUS_OK;
+}
+
+/* Returns the number of bytes of the block before a newline or the end of the block. */
+static size_t find_newline(const struct line_reader *r, bool *has_newline)
+{
+    const char *text = r->block + r->block_used;
+    size_t left = r->block_bytes - r->block_used;
+    const char *newline = memchr(text, '\n', left);
+    *has_newline = newline != NULL;
+    return newline != NULL ? (size_t)(newline - text) : left;
+}
+
+/* Skips the rest of a line that is too long. */
+static status skip_rest(struct line_reader *r, bool *more)
+{
+    while (!r->has_newline && *more) {
+        TRY(fill_block(r, more));
+        size_t bytes = find_newline(r, &r->has_newline);
+        r->block_used += bytes + (r->has_newline ? 1 : 0);
+    }
+    return STATUS_OK;
+}
+
+/* Moves bytes from the block to the line, up to its newline or its limit. */
+static status take_part(struct line_reader *r)
+{
+    bool has_newline;
+    size_t bytes = find_newline(r, &has_newline), room = LINE_READER_MAX_BYTES - r->bytes;
+    r->too_long = bytes > room;
+    bytes = r->too_long ? room : bytes;
+    TRY(reserve_line(r, bytes));
+    memcpy(r->line + r->bytes, r->block + r->block_used, bytes);
+    r->bytes += bytes;
+    r->has_newline = has_newline && !r->too_long;
+    r->block_used += bytes + (r->has_newline ? 1 : 0);
     return STATUS_OK;
 }
 
 status line_reader_next(struct line_reader *r, bool *found)
 {
-    int c = 0;
+    bool more = true;
     *found = false;
-    while (!r->has_newline && c != NO_BYTE) { /* the rest of a line that is too long */
-        TRY(read_byte(r, &c));
-        r->has_newline = c == '\n';
-    }
+    TRY(skip_rest(r, &more));
     r->number++;
     r->bytes = 0;
     r->has_newline = r->too_long = false;
-    while (c != NO_BYTE && !r->has_newline && !r->too_long) {
-        TRY(read_byte(r, &c));
-        if (r->bytes + 2 > r->capacity) {
-            TRY(grow_line(r));
-        }
-        r->has_newline = c == '\n';
-        r->too_long = c != NO_BYTE && !r->has_newline && r->bytes == LINE_READER_MAX_BYTES;
-        if (c != NO_BYTE && !r->has_newline && !r->too_long) {
-            r->line[r->bytes++] = (char)c;
-        }
+    while (more && !r->has_newline && !r->too_long) {
+        TRY(fill_block(r, &more));
+        TRY(take_part(r));
     }
     *found = r->bytes > 0 || r->has_newline;
     if (*found) {

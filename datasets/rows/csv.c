@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/input/line_reader.h"
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/text.h"
@@ -11,7 +12,7 @@
 #include "base/utf8.h"
 #include "datasets/rows/file_reader.h"
 
-enum { READ_BYTES = 256 << 10, MAX_ROW_BYTES = 64 << 20 };
+enum { READ_BYTES = 256 << 10, MAX_ROW_BYTES = LINE_READER_MAX_BYTES };
 
 /* Position of the next byte relative to a field. */
 enum field_state { FIELD_START, IN_UNQUOTED, IN_QUOTES, AFTER_QUOTES };

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/input/line_reader.h"
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/text.h"
@@ -12,7 +13,7 @@
 #include "datasets/rows/columns.h"
 #include "datasets/rows/file_reader.h"
 
-enum { READ_BYTES = 256 << 10, MAX_ROW_BYTES = 64 << 20, MAX_WARNINGS = 10 };
+enum { READ_BYTES = 256 << 10, MAX_ROW_BYTES = LINE_READER_MAX_BYTES, MAX_WARNINGS = 10 };
 
 /* State of reading a file: the callback and the line that is being assembled. */
 struct line_splitter {

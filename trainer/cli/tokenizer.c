@@ -4,7 +4,6 @@
  * writes one line of text for each line of ids. Lines are read in batches of a few megabytes.
  * The workers divide a batch, and each worker writes into a separate buffer. The buffers are
  * printed in order. */
-#include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -12,6 +11,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/input/input.h"
 #include "base/input/line_reader.h"
 #include "base/log.h"
 #include "base/memory.h"
@@ -24,6 +24,7 @@
 #include "trainer/inference/token_text.h"
 
 #define BATCH_BYTES ((size_t)4 << 20)
+#define WHOLE_MAX_BYTES ((size_t)1 << 30) /* of --whole */
 #define WORKERS_MAX 256
 #define SPECIAL_TOKENS_MAX 1024
 
@@ -47,7 +48,8 @@ struct tokenizer_job {
     bool add_special_tokens; /* encode: enclose each text in [CLS] and [SEP] */
     bool pair;               /* encode: a line is two texts separated by a tab */
     bool prints_tokens;      /* encode: a line for each token, with its id and text */
-    const char *path;
+    const char *file;        /* NULL: standard input */
+    const char *name;        /* of the file, for messages */
 };
 
 /* The lines of a batch for one worker. */
@@ -115,7 +117,7 @@ static status encode_line(struct worker_range *range, const char *line, size_t b
     if (result == STATUS_DATA) { /* The message has the byte offset; add the line number. */
         struct status_note note;
         status_take(&note);
-        RAISE(STATUS_DATA, "%s:%" PRId64 ": %.1500s", range->job->path, number, note.text);
+        RAISE(STATUS_DATA, "%s:%" PRId64 ": %.1500s", range->job->name, number, note.text);
     }
     TRY(result);
     for (int64_t i = 0; range->job->prints_tokens && i < range->ids.count; i++) {
@@ -150,7 +152,7 @@ static status parse_ids(struct worker_range *range, const char *line, size_t byt
             offset == bytes || line[offset] == ' ' || line[offset] == '\t' || line[offset] == '\r';
         REQUIRE(offset > start && ended && id <= INT32_MAX, STATUS_DATA,
                 "%s:%" PRId64 ":%zu: not a token id; write ids separated by spaces",
-                range->job->path, number, start + 1);
+                range->job->name, number, start + 1);
         TRY(token_list_add(&range->ids, (int32_t)id));
     }
     return STATUS_OK;
@@ -167,7 +169,7 @@ static status decode_line(struct worker_range *range, const char *line, size_t b
     if (result == STATUS_DATA) {
         struct status_note note;
         status_take(&note);
-        RAISE(STATUS_DATA, "%s:%" PRId64 ": %.1500s", range->job->path, number, note.text);
+        RAISE(STATUS_DATA, "%s:%" PRId64 ": %.1500s", range->job->name, number, note.text);
     }
     TRY(result);
     text[length] = '\n'; /* replaces the NUL */
@@ -255,66 +257,86 @@ static status process_batch(struct worker_range *ranges, int workers, const char
     return write_output(ranges, workers);
 }
 
-/* Returns the offset after the last newline, or 0 if there is none. */
-static size_t find_last_line_end(const struct text_buffer *in)
+/* Reads the whole input as one text. */
+static status read_whole(const struct tokenizer_job *job, struct text_buffer *out)
 {
-    for (size_t offset = in->count; offset > 0; offset--) {
-        if (in->bytes[offset - 1] == '\n') {
-            return offset;
-        }
-    }
-    return 0;
-}
-
-/* Reads about BATCH_BYTES more, and continues until the buffer contains the end of a line. */
-static status read_batch(FILE *file, const struct tokenizer_job *job, int64_t line,
-                         struct text_buffer *in, bool *ended)
-{
-    do {
-        REQUIRE(job->whole || in->count <= LINE_READER_MAX_BYTES, STATUS_DATA,
-                "%s:%" PRId64 ": the line has more than 64 MiB: split it, or check that the file "
-                "is text",
-                job->path, line);
-        TRY(text_buffer_reserve(in, BATCH_BYTES));
-        size_t got = fread(in->bytes + in->count, 1, BATCH_BYTES, file);
-        REQUIRE(!ferror(file), STATUS_DATA, "cannot read %s: %s", job->path, strerror(errno));
-        in->count += got;
-        *ended = got < BATCH_BYTES;
-    } while (!*ended && (job->whole || find_last_line_end(in) == 0));
-    return STATUS_OK;
-}
-
-static status process_file(FILE *file, const struct tokenizer_job *job, struct worker_range *ranges,
-                           int workers)
-{
-    struct text_buffer in = {0};
-    bool ended = false;
-    int64_t line = 1;
+    struct input input;
     status result = STATUS_OK;
-    while (!ended && result == STATUS_OK) {
-        TRY_GOTO(result, done, read_batch(file, job, line, &in, &ended));
-        size_t bytes = ended ? in.count : find_last_line_end(&in);
-        TRY_GOTO(result, done, process_batch(ranges, workers, in.bytes, bytes, line));
-        for (size_t i = 0; i < bytes; i++) {
-            line += in.bytes[i] == '\n';
-        }
-        memmove(in.bytes, in.bytes + bytes, in.count - bytes);
-        in.count -= bytes;
+    TRY(input_open(job->file, &input));
+    for (size_t got = 1; got > 0;) {
+        TRY_GOTO(result, done, text_buffer_reserve(out, BATCH_BYTES));
+        TRY_GOTO(result, done, input_read(&input, out->bytes + out->count, BATCH_BYTES, &got));
+        out->count += got;
+        REQUIRE_GOTO(result, done, out->count <= WHOLE_MAX_BYTES, STATUS_DATA,
+                     "%s: the text has more than 1 GiB, the limit of --whole: split it, or omit "
+                     "--whole to encode lines",
+                     input.name);
     }
-    result = terminal_flush(true);
 done:
-    text_buffer_free(&in);
+    input_close(&input);
     return result;
 }
 
-static status process_with_workers(FILE *file, const struct tokenizer_job *job, int workers)
+static status process_whole(const struct tokenizer_job *job, struct worker_range *range)
+{
+    struct text_buffer text = {0};
+    status result = read_whole(job, &text);
+    if (result == STATUS_OK) {
+        result = process_batch(range, 1, text.bytes, text.count, 1);
+    }
+    text_buffer_free(&text);
+    return result;
+}
+
+/* Reads whole lines until they have BATCH_BYTES. */
+static status read_batch(struct line_reader *lines, struct text_buffer *out, bool *ended)
+{
+    out->count = 0;
+    *ended = false;
+    while (out->count < BATCH_BYTES && !*ended) {
+        bool found;
+        TRY(line_reader_next(lines, &found));
+        TRY(found ? line_reader_check_length(lines) : STATUS_OK);
+        TRY(found ? text_buffer_append(out, lines->line, lines->bytes) : STATUS_OK);
+        *ended = !found || !lines->has_newline;
+        TRY(*ended ? STATUS_OK : text_buffer_append(out, "\n", 1));
+    }
+    return STATUS_OK;
+}
+
+static status process_lines_of_file(const struct tokenizer_job *job, struct worker_range *ranges,
+                                    int workers)
+{
+    struct line_reader lines;
+    struct text_buffer batch = {0};
+    status result = STATUS_OK;
+    TRY(line_reader_open(job->file, &lines));
+    for (bool ended = false; !ended;) {
+        int64_t first_line = lines.number + 1;
+        TRY_GOTO(result, done, read_batch(&lines, &batch, &ended));
+        if (batch.count > 0) {
+            TRY_GOTO(result, done,
+                     process_batch(ranges, workers, batch.bytes, batch.count, first_line));
+        }
+    }
+done:
+    text_buffer_free(&batch);
+    line_reader_close(&lines);
+    return result;
+}
+
+static status process_file(const struct tokenizer_job *job, int workers)
 {
     struct worker_range *ranges = NULL;
     TRY(ALLOCATE(ranges, workers, "workers"));
     for (int i = 0; i < workers; i++) {
         ranges[i].job = job;
     }
-    status result = process_file(file, job, ranges, workers);
+    status result =
+        job->whole ? process_whole(job, ranges) : process_lines_of_file(job, ranges, workers);
+    if (result == STATUS_OK) {
+        result = terminal_flush(true);
+    }
     for (int i = 0; i < workers; i++) {
         text_buffer_free(&ranges[i].out);
         token_list_free(&ranges[i].ids);
@@ -326,7 +348,6 @@ static status process_with_workers(FILE *file, const struct tokenizer_job *job, 
 struct job_request {
     const char *folder;
     int64_t workers;
-    bool has_file; /* false: standard input */
     struct tokenizer_job job;
 };
 
@@ -342,7 +363,8 @@ static status parse_job(struct job_request *q, int argc, char **argv, bool *help
         {"workers", OPTION_INTEGER, &q->workers, "N", "1", "number of threads", .min = 1,
          .max = WORKERS_MAX},
         {"whole", OPTION_FLAG, &q->job.whole, NULL, NULL,
-         "treat the whole input as one text, including newlines, and write one line of ids",
+         "treat the whole input (at most 1 GiB) as one text, including newlines, and write one "
+         "line of ids",
          .choices = NULL},
         {"add-special-tokens", OPTION_FLAG, &q->job.add_special_tokens, NULL, NULL,
          "add the special tokens of the tokenizer's post-processor, such as [CLS] and [SEP]",
@@ -357,9 +379,10 @@ static status parse_job(struct job_request *q, int argc, char **argv, bool *help
     struct options options = {decode ? "bireme tokenizer decode --tokenizer DIR [FILE] [options]"
                                      : "bireme tokenizer encode --tokenizer DIR [FILE] [options]",
                               decode ? "Decodes each line of space-separated ids in FILE or "
-                                       "standard input, and prints a line of text."
+                                       "standard input, and prints a line of text. A line has at "
+                                       "most 64 MiB."
                                      : "Encodes each line of FILE or of standard input, and prints "
-                                       "a line of space-separated ids.",
+                                       "a line of space-separated ids. A line has at most 64 MiB.",
                               table,
                               decode ? 3 : 7,
                               decode ? DECODE_EXAMPLE
@@ -369,8 +392,9 @@ static status parse_job(struct job_request *q, int argc, char **argv, bool *help
                               .operand_name = "FILE",
                               .operands_max = 1};
     TRY(options_parse(&options, argc, argv, help));
-    q->has_file = options.operand_count > 0 && strcmp(options.operands[0], "-") != 0;
-    q->job.path = q->has_file ? options.operands[0] : "standard input";
+    bool has_file = options.operand_count > 0 && strcmp(options.operands[0], "-") != 0;
+    q->job.file = has_file ? options.operands[0] : NULL;
+    q->job.name = has_file ? q->job.file : "standard input";
     return STATUS_OK;
 }
 
@@ -385,15 +409,7 @@ static status encode_or_decode(bool decode, int argc, char **argv)
     }
     TRY(tokenizer_open(q.folder, &tokenizer));
     q.job.tokenizer = tokenizer;
-    FILE *file = q.has_file ? fopen(q.job.path, "rb") : stdin;
-    status result = STATUS_OK;
-    REQUIRE_GOTO(result, done, file != NULL, status_from_errno(errno, STATUS_NO_INPUT, STATUS_DATA),
-                 "cannot open %s: %s", q.job.path, strerror(errno));
-    result = process_with_workers(file, &q.job, q.job.whole ? 1 : (int)q.workers);
-done:
-    if (file != NULL && file != stdin) {
-        fclose(file);
-    }
+    status result = process_file(&q.job, (int)q.workers);
     tokenizer_destroy(&tokenizer);
     return result;
 }

@@ -2,7 +2,7 @@
 # Files and folders of a foreign source: nothing outside the output folder is written or read, no
 # line exhausts the memory, and no control character reaches the terminal.
 # ctest: name untrusted
-# ctest: parts manifest run_folder lines output
+# ctest: parts manifest run_folder lines long_lines output
 # ctest: timeout 120
 source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
 sed -i "s/warmup_steps: 5/warmup_steps: 0/; s/max_steps: 20/max_steps: 1/" recipe.yaml
@@ -94,6 +94,87 @@ test_lines() {
         [ "$code" = 70 ] || [ "$code" = 65 ] || fail "a line larger than memory ended with $code"
         grep -q '^error: ' stderr || fail 'a line that memory cannot hold is not reported'
     fi
+}
+
+# write_long FILE LINE [TEXT]: write a line, a line with TEXT and 64 MiB of NUL characters, and a
+# last line. The file is sparse.
+write_long() {
+    printf '%s\n%s' "$2" "${3:-x}" >"$1"
+    truncate -s +$((64 << 20)) "$1"
+    printf '\nlast\n' >>"$1"
+}
+
+# check_long FILE ARGUMENT...: the command refuses the second line of the file.
+check_long() {
+    local file=$1
+    shift
+    run_bireme 65 "$@"
+    expect_error "$file:2: .*the \(line\|row\) \(has more\|is longer\) than [46]"
+    expect_error '\(64 MiB\|4194304 bytes\)'
+}
+
+# make_models: train a model for each command: run (clm), bert (mlm), labels (classify), reads
+# (answer), words (seq2seq).
+make_models() {
+    local bert=(train recipe.yaml model.architecture=bert data.tokenizer=tok data.validation=null
+        evaluate.every=0 checkpoint.every=0)
+    run_bireme 0 train recipe.yaml checkpoint.every=0
+    run_bireme 0 tokenizer train --type wordpiece --vocab-size 300 --input "$source/LICENSE" \
+        --output tok
+    run_bireme 0 prepare --objective mlm --tokenizer tok --input "$source/LICENSE" \
+        --sequence-length 32 --output mlm
+    run_bireme 0 "${bert[@]}" objective=mlm 'data.train=mlm/train-*.h5' run_dir=bert
+    for label in yes no; do echo '{"text": "the work", "label": "'$label'"}'; done >label.jsonl
+    run_bireme 0 prepare --objective classify --tokenizer tok --input label.jsonl --output label
+    run_bireme 0 "${bert[@]}" objective=classify 'data.train=label/train-*.h5' run_dir=labels
+    for text in work license; do
+        echo '{"question": "the", "context": "the '$text'", "answer": "'$text'", "answer_start": 4}'
+    done >answer.jsonl
+    run_bireme 0 prepare --objective answer --tokenizer tok --input answer.jsonl --output answer
+    run_bireme 0 "${bert[@]}" objective=answer 'data.train=answer/train-*.h5' run_dir=reads
+    make_pairs
+    run_bireme 0 "${common[@]}" run_dir=pair train.max_steps=1
+}
+
+# Every command that reads lines or rows refuses one that is too long, with its file and number.
+test_long_lines() {
+    make_models
+    write_long long 'the work'
+    write_long ids '1 2' '3 '
+    write_long pairs.long $'the\twork' $'the\t'
+    write_long long.jsonl '{"text": "the work"}' '{"text": "'
+    write_long long.csv $'text,label\nthe work,yes' 'the'
+    write_long task.jsonl '{"context": "the", "choices": ["a", "b"], "label": 0}' '{"context": "'
+    write_long sft.jsonl '{"prompt": "the", "completion": "work"}' '{"prompt": "'
+    check_long long score --checkpoint run long
+    check_long long.jsonl score --checkpoint run --columns text=text long.jsonl
+    check_long long embed --checkpoint run long
+    check_long long.jsonl embed --checkpoint run --columns text=text long.jsonl
+    check_long long generate --checkpoint run --max-new-tokens 1 --prompt-file long
+    write_long masked 'the [MASK] work'
+    check_long 'standard input' fill-mask --checkpoint bert <masked
+    check_long long classify --checkpoint labels long
+    check_long pairs.long answer --checkpoint reads pairs.long
+    check_long long translate --checkpoint pair long
+    check_long task.jsonl evaluate --checkpoint run --task task.jsonl
+    check_long long evaluate --predictions long --references long
+    check_long long tokenizer encode --tokenizer tokenizer long
+    check_long long tokenizer encode --tokenizer tok --workers 2 --add-special-tokens long
+    check_long ids tokenizer decode --tokenizer tokenizer ids
+    check_long long.jsonl prepare --objective clm --tokenizer tokenizer --input long.jsonl \
+        --output rows
+    check_long sft.jsonl prepare --objective sft --tokenizer tokenizer --input sft.jsonl \
+        --output rows
+    check_long long prepare --objective seq2seq --tokenizer words --source long --target long \
+        --output rows
+    run_bireme 65 prepare --objective classify --tokenizer tok --input long.csv --output rows
+    expect_error 'long.csv:3: the row is longer than 64 MiB'
+    # --whole reads 64 MiB and more, up to its own limit.
+    head -c $(((64 << 20) + 1)) /dev/zero | tr '\0' ' ' >whole
+    run_bireme 0 tokenizer encode --tokenizer tok --whole whole
+    truncate -s $(((1 << 30) + 1)) huge
+    run_bireme 65 tokenizer encode --tokenizer tok --whole huge
+    expect_error 'huge: the text has more than 1 GiB, the limit of --whole'
 }
 
 # On a terminal standard output has no control characters, and a long text arrives whole.

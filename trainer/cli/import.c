@@ -15,18 +15,7 @@
 #include "trainer/formats/gguf/import.h"
 #include "trainer/formats/huggingface/architectures.h"
 #include "trainer/formats/huggingface/huggingface.h"
-#include "trainer/recipe/settings.h"
-
-/* Prints a line of the section `model` of a recipe that starts from these weights, unless the model
- * does not have this setting. `user` is the recipe. */
-static void print_model_setting(void *user, const char *key, const char *json)
-{
-    if (strncmp(key, "model.", 6) == 0 && strcmp(key, "model.init_from") != 0 &&
-        strcmp(json, "null") != 0 &&
-        recipe_find_failed_condition(user, recipe_table_find(key)) == NULL) {
-        printf("  %s: %s\n", key + 6, json);
-    }
-}
+#include "trainer/recipe/recipe.h"
 
 /* Prints a line of the section `adapter` of the recipe. */
 static void print_adapter_setting(void *user, const char *key, const char *json)
@@ -120,8 +109,7 @@ static status run_import(const char *folder, const char *base, const char *objec
     if (huggingface_task_class_suffix(architecture, recipe.objective) != NULL) {
         printf("objective: %s\n", recipe_objective_name(recipe.objective));
     }
-    printf("model:\n");
-    recipe_visit(&recipe, print_model_setting, &recipe);
+    recipe_write_model(&recipe, stdout);
     printf("  init_from: %s\n", output);
     if (adapter) {
         printf("adapter:\n");

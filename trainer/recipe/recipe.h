@@ -458,6 +458,10 @@ void recipe_visit(const struct recipe *recipe, recipe_visitor visit, void *user)
  * Errors    STATUS_WRITE */
 status recipe_write(const struct recipe *recipe, FILE *file);
 
+/* recipe_write_model - write the section `model` as YAML, with the settings that the model has and
+ * that are not null, apart from init_from. */
+void recipe_write_model(const struct recipe *recipe, FILE *file);
+
 /* recipe_document - write recipes/README.md: name, type, default and description of every key. */
 void recipe_document(FILE *file);
 

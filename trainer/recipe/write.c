@@ -106,6 +106,28 @@ void recipe_visit(const struct recipe *recipe, recipe_visitor visit, void *user)
     }
 }
 
+struct model_writer {
+    const struct recipe *recipe;
+    FILE *file;
+};
+
+static void write_model_setting(void *user, const char *key, const char *json)
+{
+    const struct model_writer *w = user;
+    if (strncmp(key, "model.", 6) == 0 && strcmp(key, "model.init_from") != 0 &&
+        strcmp(json, "null") != 0 &&
+        recipe_find_failed_condition(w->recipe, recipe_table_find(key)) == NULL) {
+        fprintf(w->file, "  %s: %s\n", key + 6, json);
+    }
+}
+
+void recipe_write_model(const struct recipe *recipe, FILE *file)
+{
+    struct model_writer w = {recipe, file};
+    fprintf(file, "model:\n");
+    recipe_visit(recipe, write_model_setting, &w);
+}
+
 /* ---- recipes/README.md ---- */
 
 static void format_type(const struct setting *setting, char *out, size_t bytes)

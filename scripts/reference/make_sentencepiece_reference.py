@@ -6,12 +6,14 @@
         sentencepiece trained, the same models as tokenizer.json, and the ids and decoded texts of
         difficult texts, and the length of a text in bits. The tests need only these files.
 
-    scripts/reference/make_sentencepiece_reference.py compare PROGRAM [--manual DIR] [--megabytes N]
-        trains models with the package on the man pages. Compares the ids and decoded texts of
-        `PROGRAM tokenizer` with those of the packages: on pages in all languages, difficult texts,
-        random strings, code points and random ids. Exit code 1 if there is a difference.
+    scripts/reference/make_sentencepiece_reference.py compare PROGRAM [TEXT...]
+        trains models with the package on mixed text (make_tokenizer_reference.py, --megabytes 1).
+        Compares the ids and decoded texts of `PROGRAM tokenizer` with those of the packages, also
+        of Marian tokenizers: on the mixed text, difficult texts, random strings and code points.
+        Exit code 1 if there is a difference.
 
-Needs sentencepiece, protobuf and tokenizers (pip install sentencepiece protobuf tokenizers).
+Needs sentencepiece, protobuf and tokenizers (pip install sentencepiece protobuf tokenizers);
+transformers for Marian.
 """
 
 import argparse
@@ -19,6 +21,7 @@ import json
 import math
 import os
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -29,7 +32,8 @@ from tokenizers import (
     AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 )
 
-from make_tokenizer_reference import CORPUS, TEXTS, code_points, manual_pages
+from comparison_texts import add_text_arguments, code_points, mixed_pages
+from make_tokenizer_reference import CORPUS, TEXTS
 
 FOLDER = os.path.join(
     os.path.dirname(os.path.abspath(__file__)), "..", "..", "tests", "reference", "tokenizer",
@@ -41,11 +45,17 @@ RULES = [ # a few rules of nmt_nfkc and other forms of rules
     ("e\u0301", "\u00e9"), ("o\u0308", "\u00f6"), ("\u2026", "..."), ("\uff01", "!"),
     ("ab", "x y"), ("abc", " z "), ("\u1e9b\u0323", "\u1e69"), ("\u00b2", "2")
 ]
+GEMMA_PIECES = [ # user-defined pieces as in Gemma: markers, line ends, tabs and runs of spaces
+    "<mask>", "<start_of_turn>", "<end_of_turn>", "\n", "\n\n", "\n\n\n", "\t", "\t\t",
+    "\u2581\u2581", "\u2581\u2581\u2581", "\u2581\u2581\u2581\u2581", "<b>", "</b>", "<x>", "<x><y"
+]
 MORE_TEXTS = [
     "<s>", "</s> a <unk> b <pad>", "<x> a<x>b <x><x>", "<x><y", "<0x41> <0x0A>", "\u2581a \u2581 b",
     "a\u2581b", "abc ab abcabc  ab", "\u1e9b\u0323 \u1e9b e\u0301e", "!!!!!!!!!!", "a" * 100,
     "1234567890 12  34", "   x   ", " <x>  <x> ", "\ufffd", "\u0000a", "\u4f60\u597d\u4e16\u754c",
     "\u00ad", "\u00ad \u00ad", "two  spaces   three", "\U0001f6a3 \U0001f9ff\U0001f9ff",
+    "<bos><start_of_turn>user\nhi<end_of_turn>\n\n\n\n", "\t\t\ta\n \n  \n\n x     y\u2581\u2581z",
+    "<b>1</b><mask>2 <b <x> </b>  12",
 ]
 
 
@@ -77,6 +87,11 @@ def variants(rules):
             "bos_piece": "<bos>", "eos_piece": "<eos>"
         },
         "bpe_bytes": {"model_type": "bpe", **llama, "vocab_size": 620},
+        "bpe_gemma": {
+            "model_type": "bpe", **llama, "vocab_size": 640, "add_dummy_prefix": False,
+            "user_defined_symbols": GEMMA_PIECES, "pad_id": 0, "eos_id": 1, "bos_id": 2,
+            "unk_id": 3, "pad_piece": "<pad>", "eos_piece": "<eos>", "bos_piece": "<bos>"
+        },
     }
 
 
@@ -304,10 +319,48 @@ def compare_json(name, program, folder, tokenizer, texts, pages):
     return good
 
 
-def compare(program, manual, megabytes):
+def write_marian(folder, models):
+    """A folder of MarianTokenizer in which some pieces of the models are unknown."""
+    os.makedirs(folder)
+    pieces = {}
+    for side, path in zip(("source", "target"), models):
+        model = sentencepiece.SentencePieceProcessor(model_file=path)
+        pieces.update(dict.fromkeys(model.id_to_piece(i) for i in range(len(model))))
+        shutil.copy(path, os.path.join(folder, side + ".spm"))
+    kept = [piece for i, piece in enumerate(pieces) if i % 17 != 5]
+    tokens = dict.fromkeys(["</s>", "<unk>", *kept, ">>es<<", ">>fr<<", "<pad>"])
+    with open(os.path.join(folder, "vocab.json"), "w") as file:
+        json.dump({token: i for i, token in enumerate(tokens)}, file)
+
+
+def compare_marian(program, work, models, texts, pages):
+    """`tokenizer encode` uses the model of the sources; another folder exchanges the models."""
+    try:
+        from transformers import MarianTokenizer
+    except ImportError:
+        print("marian: skipped, because the package transformers is missing")
+        return True
+    good = True
+    for name, order in ("marian unigram", models), ("marian bpe", models[::-1]):
+        folder = os.path.join(work, name)
+        write_marian(folder, order)
+        files = ("source.spm", "target.spm", "vocab.json")
+        tokenizer = MarianTokenizer(*(os.path.join(folder, file) for file in files))
+        for what, batch in {**texts, "pages as one text": [pages]}.items():
+            whole = what == "pages as one text"
+            out = run_program(
+                program, "encode", folder, pages if whole else "\n".join(batch) + "\n",
+                *(["--whole"] if whole else [])
+            )
+            ours = [[int(i) for i in line.split()] for line in out.split(b"\n")[:-1]]
+            wanted = [tokenizer(text, add_special_tokens=False).input_ids for text in batch]
+            good &= compare_lists(name, what, ours, wanted, batch)
+    return good
+
+
+def compare(program, pages):
     program, good = os.path.abspath(program), True
     with tempfile.TemporaryDirectory() as work:
-        pages = "\n".join(manual_pages(manual, megabytes * 1000000))
         corpus, rules = os.path.join(work, "corpus.txt"), os.path.join(work, "rules.tsv")
         write_text(corpus, pages[:3000000])
         write_rules(rules)
@@ -338,7 +391,8 @@ def compare(program, manual, megabytes):
                             f"{name}, tokenizer.json as {form}", program, folder, tokenizer, texts,
                             pages
                         )
-    return good
+        marian = [models["unigram_nmt_nfkc"], models["bpe_nmt_nfkc"]]
+        return compare_marian(program, work, marian, texts, pages) and good
 
 
 def write_training():
@@ -375,14 +429,13 @@ def main():
     commands.add_parser("write")
     c = commands.add_parser("compare")
     c.add_argument("program")
-    c.add_argument("--manual", default="/usr/share/man")
-    c.add_argument("--megabytes", type=float, default=1)
+    add_text_arguments(c, 1)
     arguments = parser.parse_args()
     if arguments.command == "write":
         write()
         write_training()
         return 0
-    return 0 if compare(arguments.program, arguments.manual, arguments.megabytes) else 1
+    return 0 if compare(arguments.program, "\n".join(mixed_pages(arguments))) else 1
 
 
 if __name__ == "__main__":

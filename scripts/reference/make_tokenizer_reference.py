@@ -5,16 +5,23 @@
         writes tests/reference/tokenizer/: a corpus, tokenizers that the package trained on it or
         can read, and the ids of difficult texts. The tests need only these files.
 
-    scripts/reference/make_tokenizer_reference.py compare PROGRAM [--manual DIR] [--megabytes N]
+    scripts/reference/make_tokenizer_reference.py compare PROGRAM [TEXT...]
         trains a BPE tokenizer with `PROGRAM tokenizer train` and one with the package on the
-        English man pages. Compares the merges, and the ids of pages in all languages, of
-        difficult texts and of many code points. Compares the ids of fewer texts for each
-        supported pattern and option, and those of a WordPiece tokenizer. Exit code 1 if there is
-        a difference.
+        English man pages. Compares the merges, and the ids of mixed text, of difficult texts, of
+        many code points and of 10,000 random strings. Compares the ids of 1 MB of the mixed text
+        for each supported pattern and option, and those of a WordPiece tokenizer. Exit code 1 if
+        there is a difference.
 
-    scripts/reference/make_tokenizer_reference.py compare-families PROGRAM [--input FILE...] [--megabytes N]
-        compares the ids and the decoded text of the tokenizers of tokenizer_families.py, and of
-        one for each pattern, on these files and man pages, and on 10,000 random strings.
+    scripts/reference/make_tokenizer_reference.py compare-families PROGRAM [TEXT...]
+        compares the ids and the decoded text of the tokenizers of tokenizer_families.py, of
+        RoBERTa, Llama 3 and ByT5, and of one for each pattern, on mixed text and on 10,000 random
+        strings.
+
+    TEXT...: the mixed text.
+        --input FILE...       files, in this order
+        --manual DIR          then man pages in all languages (/usr/share/man)
+        --packages NAME...    only the man pages of these Debian packages
+        --megabytes N         until the text has this size (10, or 1 for compare-families)
 
     scripts/reference/make_tokenizer_reference.py classes
         prints the table of datasets/text/bert_classes.c
@@ -35,6 +42,7 @@ import tempfile
 import time
 
 import tokenizer_families
+from comparison_texts import add_text_arguments, code_points, cut_pages, mixed_pages, random_lines
 from tokenizers import (
     AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors,
     trainers
@@ -436,30 +444,6 @@ def write():
         )
 
 
-def manual_pages(folder, wanted_bytes):
-    """Man pages, alternating between languages, until they have the wanted number of bytes."""
-    by_language = {}
-    for path in sorted(glob.glob(os.path.join(folder, "**", "*.gz"), recursive=True)):
-        parts = os.path.relpath(path, folder).split(os.sep)
-        by_language.setdefault("en" if len(parts) == 2 else parts[0], []).append(path)
-    queues = list(by_language.values())
-    for queue in queues:
-        random.Random(len(queue)).shuffle(queue)
-    total = 0
-    while queues and total < wanted_bytes:
-        for queue in list(queues):
-            if not queue:
-                queues.remove(queue)
-                continue
-            try:
-                text = gzip.open(queue.pop()).read().decode("utf-8")
-            except (UnicodeDecodeError, OSError):
-                continue
-            total += len(text.encode())
-            yield text
-    print("languages:", len(by_language))
-
-
 def run_encode(program, tokenizer, text, *flags):
     ids = subprocess.run(
         [program, "tokenizer", "encode", "--tokenizer", tokenizer, *flags], input=text.encode(),
@@ -478,17 +462,6 @@ def pairs_tokenizer():
     t.pre_tokenizer = byte_level()
     t.decoder = decoders.ByteLevel()
     return t
-
-
-def code_points(step):
-    """Texts of code points: all below U+3000 and of newer scripts, every step-th of the others."""
-    for code in range(0x110000):
-        recent = 0x10500 <= code < 0x12000 or 0x1DF00 <= code < 0x1E900
-        if not 0xD800 <= code < 0xE000 and code != 10 and (
-            code < 0x3000 or recent or code % step == 0
-        ):
-            c = chr(code)
-            yield f"a{c}1 {c}{c} 2{c}  {c}!{c}a {c}'s {c}A{c}"
 
 
 def compare_texts(name, program, folder, texts, whole):
@@ -526,8 +499,7 @@ def merges_of(folder):
     return [tuple(m.split(" ")) if isinstance(m, str) else tuple(m) for m in merges]
 
 
-def compare(program, manual, megabytes):
-    program = os.path.abspath(program)
+def compare(program, manual, pages):
     good = True
     with tempfile.TemporaryDirectory() as work:
         english = [
@@ -555,8 +527,7 @@ def compare(program, manual, megabytes):
             f" the first {first} are equal"
         )
         good &= a == b
-        pages = list(manual_pages(manual, megabytes * 1000000))
-        points = list(code_points(37))
+        points, strings = list(code_points(37)), random_lines()
         pairs = pairs_tokenizer()
         patterns = {
             "pairs, " + name: change_tokenizer(pairs, split_words(pattern))
@@ -568,8 +539,9 @@ def compare(program, manual, megabytes):
             tokenizer.save(os.path.join(folders[name], "tokenizer.json"))
         for name, folder in folders.items():
             few = name not in ("ours", "package")
-            chosen = [p for p in pages if len(p) < 20000][:100] if few else pages
-            good &= compare_texts(name + ", pages", program, folder, chosen, True)
+            chosen = cut_pages(pages, 1e6) if few else pages
+            good &= compare_texts(name + ", mixed text", program, folder, chosen, True)
+            good &= compare_texts(name + ", random strings", program, folder, strings, False)
             hard = [t for t in TEXTS if "\n" not in t]
             good &= compare_texts(name + ", difficult texts", program, folder, hard, False)
             good &= compare_texts(name + ", joined texts", program, folder, TEXTS, True)
@@ -577,10 +549,9 @@ def compare(program, manual, megabytes):
     return good
 
 
-def compare_wordpiece(program, manual, megabytes):
+def compare_wordpiece(program, pages):
     good = True
     with tempfile.TemporaryDirectory() as folder:
-        pages = list(manual_pages(manual, megabytes * 1000000))
         corpus = os.path.join(folder, "corpus.txt")
         with open(corpus, "w", newline="") as file:
             file.write("\n".join(pages))
@@ -597,7 +568,8 @@ def compare_wordpiece(program, manual, megabytes):
         ]
         lines = [line for page in pages for line in page.split("\n")]
         for name, texts in {
-            "lines of pages": lines, "difficult texts": [t for t in BERT_TEXTS if "\n" not in t],
+            "lines of mixed text": lines, "random strings": random_lines(),
+            "difficult texts": [t for t in BERT_TEXTS if "\n" not in t],
             "code points": list(code_points(1))
         }.items():
             ours = run_encode(program, folder, "\n".join(texts) + "\n", "--special")
@@ -611,7 +583,7 @@ def compare_wordpiece(program, manual, megabytes):
         ours = run_encode(program, folder, "\n".join(pairs) + "\n", "--special", "--pair")
         wanted = tokenizer.encode_batch([tuple(p.split("\t")) for p in pairs])
         differ = sum(a != b.ids for a, b in zip(ours, wanted, strict=True))
-        print(f"wordpiece, pairs: {len(pairs)}, {differ} differ")
+        print(f"wordpiece, pairs: {len(pairs)} texts, {differ} differ")
     return good and differ == 0
 
 
@@ -623,36 +595,54 @@ def run_decode(program, tokenizer, lines):
     ).stdout.decode("utf-8", "replace")
 
 
-def compare_families(program, inputs, manual, megabytes):
-    """Ids on files and random strings, decoded texts of the random strings, and the speed."""
-    program, good = os.path.abspath(program), True
-    pages = [open(path, errors="replace").read() for path in inputs]
-    pages += manual_pages(manual, megabytes * 1000000 - sum(len(p.encode()) for p in pages))
-    whole = "\n\n".join(pages)
-    strings = tokenizer_families.random_texts(10000, 7)
-    lines = [s.replace("\n", " ").replace("\r", " ") for s in strings]
+def compare_family(name, program, folder, tokenizer, whole, lines):
+    """Ids on the whole text and on lines, decoded texts of the lines, and the speed."""
+    tokenizer.save(os.path.join(folder, "tokenizer.json"))
+    wanted = [tokenizer.encode(line) for line in lines]
+    ours = run_encode(program, folder, "\n".join(lines) + "\n", "--special")
+    differ = [i for i, (a, b) in enumerate(zip(ours, wanted, strict=True)) if a != b]
+    for i in differ[:5]:
+        print(f"  {name}: {lines[i]!r}\n    {ours[i]}\n    {wanted[i]}")
+    print(f"{name}, random strings: {len(lines)} texts, {len(differ)} differ")
+    decoded = [tokenizer.decode(ids) for ids in wanted]
+    same = run_decode(program, folder, wanted) == "\n".join(decoded) + "\n"
+    print(f"{name}, decoded random strings: {len(lines)} texts, {'0' if same else 'some'} differ")
+    began = time.monotonic()
+    wanted = tokenizer.encode(whole)
+    python = time.monotonic() - began
+    began = time.monotonic()
+    ours = run_encode(program, folder, whole, "--whole", "--special")[0]
+    c, size = time.monotonic() - began, len(whole.encode()) / 1e6
+    if ours != wanted:
+        at = next((i for i, (a, b) in enumerate(zip(ours, wanted)) if a != b), 0)
+        print(f"  {name}: token {at}: {ours[at:at + 5]}, expected {wanted[at:at + 5]}")
+    print(f"{name}, mixed text: {size:.2f} MB, {len(wanted)} tokens, 1 texts,"
+          f" {int(ours != wanted)} differ; {size / python:.2f} MB/s with the package,"
+          f" {size / c:.2f} MB/s with Bireme", flush=True)
+    return not differ and same and ours == wanted
+
+
+def compare_families(program, pages):
+    good, whole, lines = True, "\n\n".join(pages), random_lines()
     families = tokenizer_families.make_families(CORPUS, PATTERNS)
+    families.update(
+        roberta=make_roberta(), roberta_early=make_roberta(True, True, True), llama3=make_begun()
+    )
     for name in PATTERNS:
         families["pattern " + name] = Tokenizer.from_file(
             os.path.join(FOLDER, name, "tokenizer.json")
         )
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as work:
         for name, tokenizer in families.items():
-            tokenizer.save(os.path.join(folder, "tokenizer.json"))
-            good &= compare_texts(name + ", random", program, folder, lines, False)
-            wanted = [e.ids for e in tokenizer.encode_batch(lines, add_special_tokens=False)]
-            decoded = "\n".join(tokenizer.decode(i, skip_special_tokens=False) for i in wanted)
-            same = run_decode(program, folder, wanted) == decoded + "\n"
-            began = time.monotonic()
-            tokenizer.encode(whole, add_special_tokens=False)
-            python = time.monotonic() - began
-            began = time.monotonic()
-            run_encode(program, folder, whole, "--whole", "--special")
-            ours, size = time.monotonic() - began, len(whole.encode()) / 1e6
-            print(f"{name}: decoded {'equal' if same else 'DIFFERENT'}; "
-                  f"{size / python:.2f} MB/s with the package, {size / ours:.2f} MB/s with Bireme")
-            good &= same & compare_texts(name + ", files", program, folder, [whole], True)
-    return good
+            fast = tokenizer_families.Fast(tokenizer)
+            good &= compare_family(name, program, work, fast, whole, lines)
+    with tempfile.TemporaryDirectory() as work:
+        try:
+            byt5 = tokenizer_families.Byt5()
+        except ImportError:
+            print("byt5: skipped, because the package transformers is missing")
+            return good
+        return compare_family("byt5", program, work, byt5, whole, lines) and good
 
 
 def main():
@@ -662,27 +652,19 @@ def main():
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("write")
     commands.add_parser("classes")
-    c = commands.add_parser("compare")
-    c.add_argument("program")
-    c.add_argument("--manual", default="/usr/share/man")
-    c.add_argument("--megabytes", type=float, default=10)
-    f = commands.add_parser("compare-families")
-    f.add_argument("program")
-    f.add_argument("--input", nargs="*", default=[])
-    f.add_argument("--manual", default="/usr/share/man")
-    f.add_argument("--megabytes", type=float, default=1)
+    for name, megabytes in ("compare", 10), ("compare-families", 1):
+        c = commands.add_parser(name)
+        c.add_argument("program")
+        add_text_arguments(c, megabytes)
     arguments = parser.parse_args()
-    if arguments.command == "compare-families":
-        good = compare_families(
-            arguments.program, arguments.input, arguments.manual, arguments.megabytes
-        )
-        return 0 if good else 1
-    if arguments.command != "compare":
+    if arguments.command in ("write", "classes"):
         write() if arguments.command == "write" else print_classes()
         return 0
-    good = compare(arguments.program, arguments.manual, arguments.megabytes)
-    program = os.path.abspath(arguments.program)
-    good = compare_wordpiece(program, arguments.manual, arguments.megabytes) and good
+    program, pages = os.path.abspath(arguments.program), mixed_pages(arguments)
+    if arguments.command == "compare-families":
+        return 0 if compare_families(program, pages) else 1
+    good = compare(program, arguments.manual, pages)
+    good = compare_wordpiece(program, pages) and good
     return 0 if good else 1
 
 

@@ -1,6 +1,7 @@
 """Small tokenizers with the sections of published models, for make_tokenizer_reference.py."""
 
 import json
+import os
 import random
 
 from tokenizers import (
@@ -198,6 +199,28 @@ def smollm2(corpus, individual=True):
     ]), None, ["<|endoftext|>", "<|im_start|>", "<|im_end|>"])
 
 
+def gpt_neox(corpus):
+    """The tokenizer of GPT-NeoX, which OLMo and StableLM 3B use: runs of spaces are added tokens."""
+    t = byte_level(
+        corpus, pre_tokenizers.ByteLevel(add_prefix_space=False), normalizers.NFC(),
+        ["<|endoftext|>", "<|padding|>"]
+    )
+    t.post_processor = processors.TemplateProcessing(
+        single="$A:0", pair="$A:0 $B:1", special_tokens=[]
+    )
+    t.add_tokens([AddedToken(" " * n, normalized=True) for n in range(24, 1, -1)])
+    t.add_tokens([AddedToken("|||EMAIL_ADDRESS|||", normalized=False)])
+    return t
+
+
+def granite(corpus):
+    """The tokenizer of Granite 3, of StarCoder's kind: single digits and other special tokens."""
+    t = smollm2(corpus)
+    t.add_special_tokens(["<fim_prefix>", "<|start_of_role|>", "<|end_of_role|>"])
+    t.add_tokens([AddedToken("<|tool_call|>", normalized=False, rstrip=True)])
+    return t
+
+
 def modernbert(corpus):
     t = byte_level(
         corpus, pre_tokenizers.ByteLevel(add_prefix_space=False), normalizers.NFC(),
@@ -216,7 +239,8 @@ def make_families(corpus, patterns):
         "family_llama2_early": llama2_early(corpus), "family_mistral": mistral(corpus),
         "family_metaspace": metaspace(corpus), "family_gemma": gemma(corpus),
         "family_crossing": crossing(corpus), "family_gpt1": gpt1(corpus),
-        "family_prefix": subword_prefix(corpus), "family_modernbert": modernbert(corpus)
+        "family_prefix": subword_prefix(corpus), "family_modernbert": modernbert(corpus),
+        "family_gpt_neox": gpt_neox(corpus), "family_granite": granite(corpus)
     }
 
 
@@ -289,3 +313,37 @@ def random_texts(count, seed):
         return chr(r.randrange(*r.choice(blocks)))
 
     return ["".join(piece() for _ in range(r.randrange(1, 40))) for _ in range(count)]
+
+
+class Byt5:
+    """ByT5Tokenizer of transformers with the methods of a Tokenizer that compare_families calls."""
+
+    def __init__(self):
+        import transformers
+        self.tokenizer = transformers.ByT5Tokenizer()
+
+    def save(self, path):
+        with open(os.path.join(os.path.dirname(path), "tokenizer_config.json"), "w") as file:
+            json.dump({"tokenizer_class": "ByT5Tokenizer"}, file)
+
+    def encode(self, text):
+        return self.tokenizer.convert_tokens_to_ids(self.tokenizer.tokenize(text))
+
+    def decode(self, ids):
+        return self.tokenizer.decode(ids)
+
+
+class Fast:
+    """The same methods of a Tokenizer of the package tokenizers."""
+
+    def __init__(self, tokenizer):
+        self.tokenizer = tokenizer
+
+    def save(self, path):
+        self.tokenizer.save(path)
+
+    def encode(self, text):
+        return self.tokenizer.encode(text, add_special_tokens=False).ids
+
+    def decode(self, ids):
+        return self.tokenizer.decode(ids, skip_special_tokens=False)

@@ -75,7 +75,7 @@ static void test_reference(void)
     json_t *expected = load_expected();
     const char *name;
     json_t *model;
-    CHECK_EQUAL(json_object_size(json_object_get(expected, "models")), 5);
+    CHECK_EQUAL(json_object_size(json_object_get(expected, "models")), 6);
     json_object_foreach(json_object_get(expected, "models"), name, model)
     {
         struct tokenizer *t = open_model(name);
@@ -207,8 +207,8 @@ static void test_special_tokens(void)
 /* A text that continues another one gets no leading space, and loses none. */
 static void test_continued(void)
 {
-    static const char *const names[] = {"unigram", "bpe_bytes", "t5", "bpe"};
-    for (int i = 0; i < 4; i++) {
+    static const char *const names[] = {"unigram", "bpe_bytes", "bpe_gemma", "t5", "bpe"};
+    for (int i = 0; i < 5; i++) {
         struct tokenizer *t = open_model(names[i]);
         struct token_list whole = {0}, parts = {0};
         char *text = NULL;
@@ -221,7 +221,7 @@ static void test_continued(void)
         CHECK(memcmp(parts.ids, whole.ids, (size_t)whole.count * sizeof *whole.ids) == 0);
         CHECK_OK(tokenizer_decode_continued(t, parts.ids + first, parts.count - first, true, &text,
                                             &bytes));
-        CHECK_TEXT(text, i < 3 ? " of oars" : "of oars "); /* the last one has spaces after words */
+        CHECK_TEXT(text, i < 4 ? " of oars" : "of oars "); /* the last one has spaces after words */
         free(text);
         token_list_free(&whole);
         token_list_free(&parts);
@@ -259,6 +259,24 @@ static void test_added_tokens(void)
 static void write_config(const char *folder, const char *text)
 {
     CHECK_OK(file_write(folder_join(folder, "tokenizer_config.json"), text, strlen(text)));
+}
+
+/* A folder of Gemma: a token before each text, user-defined pieces that are no special tokens. */
+static void test_gemma(void)
+{
+    const char *folder = folder_file("gemma");
+    struct tokenizer *t = open_model("bpe_gemma");
+    CHECK_OK(tokenizer_save(t, folder));
+    CHECK_OK(tokenizer_destroy(&t));
+    write_config(folder, "{\"tokenizer_class\": \"GemmaTokenizer\"}");
+    CHECK_OK(tokenizer_open(folder, &t));
+    CHECK_EQUAL(tokenizer_bos(t), 2);
+    CHECK_EQUAL(tokenizer_eos(t), 1);
+    int32_t newlines = tokenizer_find(t, "\n\n"), spaces = tokenizer_find(t, "\u2581\u2581");
+    CHECK(newlines > 3 && spaces > 3 && !tokenizer_is_special(t, newlines));
+    check_encoding(t, "  \n\n  ", false, (int32_t[]){spaces, newlines, spaces}, 3);
+    check_encoding(t, "<bos>\n\n", true, (int32_t[]){2, newlines}, 2);
+    CHECK_OK(tokenizer_destroy(&t));
 }
 
 static void test_files(void)
@@ -484,6 +502,7 @@ int main(void)
     test_special_tokens();
     test_added_tokens();
     test_files();
+    test_gemma();
     test_refused_pieces();
     test_refused_options();
     test_many_fields();

@@ -52,6 +52,7 @@ static void test_bpe(void)
     CHECK_EQUAL(run_command("$B tokenizer encode --tokenizer t --workers 2 < text.txt | cmp - ids"),
                 0);
     CHECK_EQUAL(run_command("test $(wc -l < ids) = $(wc -l < text.txt)"), 0);
+    CHECK_EQUAL(run_command("gzip -c text.txt | $B tokenizer encode --tokenizer t | cmp - ids"), 0);
     CHECK_EQUAL(run_command("$B tokenizer decode --tokenizer t ids | cmp - text.txt"), 0);
     CHECK_EQUAL(
         run_command("$B tokenizer decode --tokenizer t --workers 2 - < ids | cmp - text.txt"), 0);

@@ -1,5 +1,5 @@
-/* Tests of tokenizers with the sections of published models (Qwen 2, SmolLM2, Llama 2, Mistral,
- * Gemma, GPT-1): ids and decoded texts are the same as in the Python package
+/* Tests of tokenizers with the sections of published models (Qwen 2, SmolLM2, Granite, Llama 2,
+ * Mistral, Gemma, GPT-1, GPT-NeoX): ids and decoded texts are the same as in the Python package
  * (make_tokenizer_reference.py). Also tested: the normal forms of every code point, texts
  * in parts, refusals and malicious files. */
 #include <jansson.h>

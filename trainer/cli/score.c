@@ -19,6 +19,7 @@
 
 struct request {
     struct batch_query_request shared;
+    const char *start_token;
     bool tokens, chat;
 };
 
@@ -26,6 +27,7 @@ struct score_state {
     struct session session;
     struct token_list ids;     /* of the current line */
     double *log_probabilities; /* of its scored tokens */
+    bool only_bos;             /* the end-of-text token does not stand for a missing BOS */
     bool prints_tokens;
     bool json;
     bool is_reward_model;
@@ -127,15 +129,16 @@ static status warn_template(struct score_state *state, const char *line)
 
 /* ---- lines ---- */
 
-static status encode_line(const struct session *s, const char *text, size_t bytes,
-                          struct token_list *ids)
+/* Encodes a line after its start token, as lm-evaluation-harness does by default. The first token
+ * can only be scored after another token. */
+static status encode_line(struct score_state *state, const char *text, size_t bytes)
 {
-    const struct tokenizer *t = s->tokenizer;
-    int64_t positions = model_get_config(s->model)->positions;
+    const struct tokenizer *t = state->session.tokenizer;
+    struct token_list *ids = &state->ids;
+    int64_t positions = model_get_config(state->session.model)->positions;
     ids->count = 0;
     TRY(tokenizer_append_bos(t, ids));
-    /* The first token can only be scored after another token. */
-    if (ids->count == 0 && tokenizer_eos(t) >= 0) {
+    if (ids->count == 0 && !state->only_bos && tokenizer_eos(t) >= 0) {
         TRY(token_list_add(ids, tokenizer_eos(t)));
     }
     TRY(tokenizer_encode(t, text, bytes, false, ids));
@@ -204,7 +207,7 @@ static status visit_text(void *user, const char *text, size_t bytes, const char 
         TRY(encode_response(s, text, bytes, ids));
         return print_reward(state);
     }
-    TRY(encode_line(s, text, bytes, ids));
+    TRY(encode_line(state, text, bytes));
     if (ids->count >= 2) {
         struct log_likelihood_item item = {ids->ids, ids->count, ids->count - 1,
                                            state->log_probabilities};
@@ -245,6 +248,8 @@ static status open_model(struct score_state *state, struct comm *world,
     TRY(open_template(state, ((const struct request *)q)->chat));
     REQUIRE(!state->prints_tokens || !state->is_reward_model, STATUS_USAGE,
             "--tokens: a reward model has one reward for the whole line; remove --tokens");
+    REQUIRE(!state->only_bos || !state->is_reward_model, STATUS_USAGE,
+            "--start-token bos: a reward model scores whole texts; remove --start-token");
     return ALLOCATE(state->log_probabilities, model_get_config(s->model)->positions,
                     "the scores of a line");
 }
@@ -261,7 +266,9 @@ static status run_score(const struct batch_query_request *q)
 {
     struct comm *world = NULL;
     const struct request *request = (const struct request *)q;
-    struct score_state state = {.json = q->json, .prints_tokens = request->tokens};
+    struct score_state state = {.json = q->json,
+                                .prints_tokens = request->tokens,
+                                .only_bos = strcmp(request->start_token, "bos") == 0};
     TRY(comm_self_create(&world));
     status result = open_model(&state, world, q);
     if (result == STATUS_OK) {
@@ -283,6 +290,11 @@ status command_score(int argc, char **argv)
         {"chat", OPTION_FLAG, &q.chat, NULL, NULL,
          "reward model: read JSON Lines with the field messages instead of lines, and apply the "
          "chat template of the tokenizer"},
+        {"start-token", OPTION_CHOICE, &q.start_token, "KIND", "bos_or_eos",
+         "token before each line. bos: the beginning-of-text token, if the post-processor of the "
+         "tokenizer adds one, and otherwise none. bos_or_eos: the end-of-text token takes the "
+         "place of a missing beginning-of-text token",
+         .choices = "bos_or_eos|bos"},
         {"tokens", OPTION_FLAG, &q.tokens, NULL, NULL,
          "after each line, also print a line for each scored token: a tab, log-probability, id and "
          "text"},
@@ -290,10 +302,12 @@ status command_score(int argc, char **argv)
     struct options options = {
         .usage = "bireme score --checkpoint DIR [FILE] [options]",
         .description = "Prints the natural log-probability and the number of scored tokens of each "
-                       "line of FILE or of standard input; 0 and 0 for an empty line. If the "
-                       "tokenizer has an end-of-text token, the line is scored as the text that "
-                       "follows it. Otherwise the first token of the line is not scored. "
-                       "A line with more tokens than the model has positions is an error.\n\n"
+                       "line of FILE or of standard input; 0 and 0 for an empty line. The line is "
+                       "scored as the text that follows the start token, as in "
+                       "lm-evaluation-harness: the beginning-of-text token if the tokenizer adds "
+                       "one, otherwise the end-of-text token. If there is no start token, the "
+                       "first token of the line is not scored. A line with more tokens than the "
+                       "model has positions is an error.\n\n"
                        "With a reward model, each line is a prompt with its response. If the model "
                        "was trained on messages, use --chat. Prints the reward and the number of "
                        "tokens.",

@@ -234,6 +234,8 @@ test_reward() {
     printf 'the work\nthe krow\n' >lines
     run_bireme 0 score --checkpoint one lines
     [ "$(wc -l <out)" = 2 ] || fail 'not one reward per line'
+    run_bireme 64 score --checkpoint one --start-token bos lines
+    expect_error '--start-token bos: a reward model scores whole texts'
     run_bireme 65 generate --checkpoint one --prompt a
     expect_error 'was trained with objective reward'
     run_bireme 78 train dpo.yaml objective=reward model.architecture=bert

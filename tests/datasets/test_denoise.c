@@ -9,6 +9,8 @@
 #include <string.h>
 
 #include "tests/check.h"
+#include "tests/datasets/added_tokens.h"
+#include "tests/datasets/train_tokenizer.h"
 
 enum {
     TOKENS_MAX = 700,
@@ -30,7 +32,7 @@ static struct denoise make_denoise(enum denoise_kind kind)
                         .bos = BOS,
                         .eos = EOS,
                         .mask = MASK,
-                        .modes = {7, 8, 9},
+                        .modes = {-1, -1, -1},
                         .sentinel_count = DENOISE_SENTINELS_MAX};
     for (int i = 0; i < DENOISE_SENTINELS_MAX; i++) {
         d.sentinels[i] = SENTINEL - i;
@@ -185,19 +187,124 @@ static void test_text_infilling(void)
     corrupt_text(&d, 1, WINDOW, &source, &target);
     CHECK_EQUAL(source, WINDOW + 2);
     CHECK_EQUAL(count_token(ids, source, MASK), NOISE);
-    d.single_tokens = true;
-    d.replacement = DENOISE_NOTHING;
-    corrupt_text(&d, 1, WINDOW, &source, &target);
-    CHECK_EQUAL(source, WINDOW - NOISE + 2);
-    CHECK_EQUAL(count_token(ids, source, MASK), 0);
-    check_order(ids + 1, source - 2);
     d.density = 0.999; /* many zero-length spans do not fit */
     d.mean_span = 1;
-    d.single_tokens = false;
     d.replacement = DENOISE_ONE_MASK;
     for (uint64_t example = 0; example < 50; example++) {
         corrupt_text(&d, example, 7, &source, &target);
         CHECK(source <= 7 + 2);
+    }
+}
+
+/* Counts the tokens that each mask between two tokens of the text replaces. A mask next to another
+ * one is not counted: the lengths of the two spans are unknown. */
+static void count_span_lengths(const int32_t *source, int64_t count, int most, double *counts)
+{
+    for (int64_t i = 1; i + 1 < count; i++) {
+        if (source[i] == MASK && source[i - 1] != MASK && source[i + 1] != MASK) {
+            int length = source[i + 1] - source[i - 1] - 1;
+            counts[length < most ? length : most]++;
+        }
+    }
+}
+
+/* The lengths of the spans of text infilling have the Poisson distribution with mean 3, except the
+ * last one of a window, which is cut. Renewal theory: the length of the last one before the cut is
+ * distributed as k p(k) / 3, after the cut as P(length >= k) / 3. */
+static void test_span_lengths(void)
+{
+    enum { WINDOW = 512, NOISE = 154, DRAWS = 2000, LENGTHS = 10 }; /* the last one: 9 and more */
+    struct denoise d = make_denoise(DENOISE_BART);
+    double counts[LENGTHS] = {0}, expected[LENGTHS] = {0}, all = 0;
+    double p = exp(-3.0), tail = 1, spans = (NOISE + 1.5) / 3;
+    make_text(WINDOW);
+    for (uint64_t example = 0; example < DRAWS; example++) {
+        int64_t source, target;
+        corrupt_text(&d, example, WINDOW, &source, &target);
+        count_span_lengths(ids + 1, source - 2, LENGTHS - 1, counts);
+    }
+    for (int k = 0; k < 60; k++) {
+        double cut = k > 0 ? tail / 3 : 0;
+        expected[k < LENGTHS ? k : LENGTHS - 1] += p + (cut - k * p / 3) / spans;
+        tail -= p;
+        p *= 3.0 / (k + 1);
+    }
+    for (int k = 0; k < LENGTHS; k++) {
+        all += counts[k];
+    }
+    CHECK(all > 70000);
+    for (int k = 0; k < LENGTHS; k++) { /* four standard deviations */
+        CHECK_NEAR(counts[k], all * expected[k], 4 * sqrt(all * expected[k] * (1 - expected[k])));
+    }
+}
+
+/* Returns the number of runs of masks. */
+static int64_t count_runs(const int32_t *tokens, int64_t count)
+{
+    int64_t runs = 0;
+    for (int64_t i = 0; i < count; i++) {
+        runs += tokens[i] == MASK && (i == 0 || tokens[i - 1] != MASK);
+    }
+    return runs;
+}
+
+/* Token masking replaces single tokens at independent places by a mask each, and token deletion
+ * removes them. */
+static void test_single_tokens(void)
+{
+    enum { WINDOW = 512, NOISE = 154, DRAWS = 200 };
+    static int32_t masked[WINDOW + 2];
+    struct denoise d = make_denoise(DENOISE_BART);
+    int64_t source, target;
+    double runs = 0;
+    d.single_tokens = true;
+    make_text(WINDOW);
+    for (uint64_t example = 0; example < DRAWS; example++) {
+        d.replacement = DENOISE_MASKS;
+        corrupt_text(&d, example, WINDOW, &source, &target);
+        CHECK_EQUAL(source, WINDOW + 2);
+        CHECK_EQUAL(count_token(ids, source, MASK), NOISE);
+        for (int64_t i = 0; i < WINDOW; i++) {
+            CHECK(ids[1 + i] == MASK || ids[1 + i] == text[i]);
+        }
+        runs += (double)count_runs(ids, source) / DRAWS;
+        memcpy(masked, ids, sizeof masked);
+        d.replacement = DENOISE_ONE_MASK; /* of spans with one token: the same */
+        corrupt_text(&d, example, WINDOW, &source, &target);
+        CHECK(source == WINDOW + 2 && memcmp(masked, ids, sizeof masked) == 0);
+        d.replacement = DENOISE_NOTHING;
+        corrupt_text(&d, example, WINDOW, &source, &target);
+        CHECK_EQUAL(source, WINDOW - NOISE + 2);
+        CHECK_EQUAL(count_token(ids, source, MASK), 0);
+        check_order(ids + 1, source - 2);
+    }
+    /* The mean number of runs of n of w places is n (w - n + 1) / w. */
+    CHECK_NEAR(runs, NOISE * (WINDOW - NOISE + 1.0) / WINDOW, 1.5);
+}
+
+/* Each rotation of a window of 20 tokens is equally frequent. */
+static void test_rotation(void)
+{
+    enum { WINDOW = 20, DRAWS = 3800 };
+    int counts[WINDOW] = {0};
+    struct denoise d = make_denoise(DENOISE_BART);
+    d.density = 0.01; /* one token */
+    d.replacement = DENOISE_MASKS;
+    d.rotation = 1;
+    make_text(WINDOW);
+    for (uint64_t example = 0; example < DRAWS; example++) {
+        int64_t source, target;
+        corrupt_text(&d, example, WINDOW, &source, &target);
+        const int32_t *tokens = ids + 1;
+        int64_t known = tokens[0] == MASK, offset = tokens[known] - FIRST - known + WINDOW;
+        for (int64_t i = 0; i < WINDOW; i++) {
+            CHECK(tokens[i] == MASK || tokens[i] == text[(offset + i) % WINDOW]);
+        }
+        counts[offset % WINDOW]++;
+    }
+    CHECK_EQUAL(counts[0], 0);
+    for (int i = 1; i < WINDOW; i++) {
+        CHECK_NEAR(counts[i], DRAWS / 19, 4.5 * sqrt(DRAWS / 19.0));
     }
 }
 
@@ -247,27 +354,78 @@ static void test_sentences(void)
     CHECK_EQUAL(breaks, 1);
 }
 
+/* Returns a tokenizer with the tokens of the modes, in another order than theirs. */
+static struct tokenizer *make_mode_tokenizer(void)
+{
+    static const struct added_content modes[] = {
+        {"[NLG]", true, false}, {"[NLU]", true, false}, {"[S2S]", true, false}};
+    static const char words[] = "the list of files and the user of the system";
+    struct tokenizer *plain = NULL;
+    struct denoise d = {0};
+    char *path = folder_file("words");
+    folder_write(path, words, sizeof words - 1);
+    CHECK_OK(train_tokenizer(TOKENIZER_BPE, 300, &path, 1, 1, &plain));
+    CHECK_OK(denoise_find_tokens(&d, plain, VOCABULARY, NULL));
+    CHECK(d.modes[0] == -1 && d.modes[1] == -1 && d.modes[2] == -1);
+    struct tokenizer *t = added_tokens_make(plain, modes, COUNT(modes));
+    CHECK_OK(tokenizer_destroy(&plain));
+    return t;
+}
+
+/* The seven denoisers of UL2: noise of 512 tokens at the rates 0.15, 0.25 and 0.5, and the number
+ * of spans, which is the noise divided by the mean length. */
+static const struct {
+    int64_t noise, spans;
+    const char *mode;
+} ul2_denoisers[] = {
+    {77, 26, "[NLU]"},  /* R: 0.15, 3 */
+    {77, 10, "[NLU]"},  /* R: 0.15, 8 */
+    {128, 1, "[S2S]"},  /* S: 0.25, the last tokens */
+    {256, 85, "[NLG]"}, /* X: 0.5, 3 */
+    {256, 32, "[NLG]"}, /* X: 0.5, 8 */
+    {256, 4, "[NLG]"},  /* X: 0.5, 64 */
+    {77, 1, "[NLG]"},   /* X: 0.15, 64 */
+};
+
+/* Returns the denoiser with this noise, these spans and this mode token. */
+static int find_denoiser(const struct tokenizer *t, int64_t noise, int64_t spans, int32_t mode)
+{
+    int i = 0;
+    while (i < COUNT(ul2_denoisers) &&
+           (noise != ul2_denoisers[i].noise || spans != ul2_denoisers[i].spans ||
+            mode != tokenizer_find(t, ul2_denoisers[i].mode))) {
+        i++;
+    }
+    CHECK(i < COUNT(ul2_denoisers));
+    return i;
+}
+
+/* Each denoiser is drawn equally often, and its mode token is the first token of the source. */
 static void test_ul2(void)
 {
     enum { WINDOW = 512, DRAWS = 7000 };
-    int modes[3] = {0}, suffixes = 0;
-    struct denoise d = make_denoise(DENOISE_UL2);
+    int drawn[COUNT(ul2_denoisers)] = {0};
+    struct denoise d = make_denoise(DENOISE_UL2), names = {0};
+    struct tokenizer *t = make_mode_tokenizer();
+    CHECK_OK(denoise_find_tokens(&names, t, VOCABULARY, NULL));
+    memcpy(d.modes, names.modes, sizeof d.modes);
     make_text(WINDOW);
     for (uint64_t example = 0; example < DRAWS; example++) {
         int64_t source, target;
         corrupt_text(&d, example, WINDOW, &source, &target);
-        CHECK(ids[0] >= 7 && ids[0] <= 9);
-        modes[ids[0] - 7]++;
         int64_t spans = restore_text(ids + 1, source - 2, ids + source, target - 1, WINDOW);
-        suffixes += spans == 1 && target == 128 + 2;
-        CHECK(spans == 26 || spans == 10 || spans == 1 || spans == 85 || spans == 32 || spans == 4);
+        int64_t noise = target - 1 - spans;
+        CHECK_EQUAL(source, 1 + WINDOW - noise + spans + 1);
+        drawn[find_denoiser(t, noise, spans, ids[0])]++;
     }
-    static const double expected[3] = {2, 1, 4};
-    for (int i = 0; i < 3; i++) {
-        double p = expected[i] / 7;
-        CHECK_NEAR(modes[i], DRAWS * p, 4 * sqrt(DRAWS * p * (1 - p)));
+    for (int i = 0; i < COUNT(ul2_denoisers); i++) { /* four standard deviations */
+        CHECK_NEAR(drawn[i], DRAWS / 7, 4 * sqrt(DRAWS * 6.0 / 49));
     }
-    CHECK_EQUAL(suffixes, modes[1]);
+    d.modes[0] = d.modes[1] = d.modes[2] = -1; /* no token: the source begins with text */
+    int64_t source, target;
+    corrupt_text(&d, 0, WINDOW, &source, &target);
+    CHECK_EQUAL(ids[0], text[0]);
+    CHECK_OK(tokenizer_destroy(&t));
 }
 
 static void test_prefix(void)
@@ -360,10 +518,14 @@ static void test_check(void)
 
 int main(void)
 {
+    folder_make();
     test_languages();
     test_span_corruption();
     test_compositions();
     test_text_infilling();
+    test_span_lengths();
+    test_single_tokens();
+    test_rotation();
     test_sentences();
     test_ul2();
     test_prefix();

@@ -221,6 +221,17 @@ def write_logits(file, name, model):
     file[f"{name}/logits"] = logits.numpy()
 
 
+def write_tied_logits(folder, file):
+    """Logits of T5 1.1 with the token table in place of its output matrix."""
+    import transformers
+    torch.manual_seed(137)
+    model = transformers.T5ForConditionalGeneration.from_pretrained(
+        folder / "t5_gated", attn_implementation="eager"
+    ).eval()
+    model.lm_head.weight = model.shared.weight
+    write_logits(file, "t5_gated_tied", model)
+
+
 def write_adapter_folders(folder):
     """Folders that peft saves for models of write_folders, and their logits."""
     import peft
@@ -260,6 +271,7 @@ def write_folders(folder):
         )):
             torch.manual_seed(130 + seed)
             write_folder(folder, f, name, make(**settings))
+        write_tied_logits(folder, f)
     print(folder / "seq2seq.h5")
 
 
@@ -403,6 +415,7 @@ def write_generation_folder(folder, name, model):
                 t.copy_((t * 0.3).float()) # else it repeats its input
         if hasattr(model, "final_logits_bias"):
             model.final_logits_bias.copy_(torch.randn_like(model.final_logits_bias).float())
+    model.generation_config.forced_eos_token_id = None # a default of MarianConfig
     sources = draw_rows([13, 5, 9, 1, 16])
     end, common = choose_tokens(model, sources)
     model.config.eos_token_id = model.generation_config.eos_token_id = end
@@ -426,6 +439,7 @@ def write_generation_folders(folder):
         ("t5_gated", make_t5, dict(feed_forward_proj="gated-gelu", tie_word_embeddings=False)),
         ("bart", make_bart, {}),
         ("mbart", make_mbart, {}),
+        ("marian", make_biased_marian, {}),
     )):
         torch.manual_seed(150 + seed)
         models[name] = write_generation_folder(folder, name, make(**settings))

@@ -1,6 +1,8 @@
 /* Generation with an encoder-decoder against generate() of MarianMTModel
  * (make_reference.py seq2seq): the ids of greedy decoding and of all hypotheses of beam
- * search, with constraints. Each case is an array of the settings in GENERATE_SETTINGS. */
+ * search, with constraints. Each case is an array of the settings in GENERATE_SETTINGS. The keys
+ * and values of cross-attention are computed once. */
+#include "kernels/kernels_table.h"
 #include "tests/trainer/reference_file.h"
 #include "trainer/inference/generate.h"
 
@@ -203,6 +205,62 @@ static void test_failure(struct fixture *f, const struct generate_options *greed
     CHECK(calls >= 3 && tokens > 0);
 }
 
+static int64_t projections, projected_rows; /* of sources to keys and values */
+static struct kernels_table plain_table;    /* of the back-end */
+
+/* Counts the matrix products with the weights of keys and values of cross-attention, which have
+ * twice as many rows as columns. No other matrix of the model has this shape. */
+static status count_linear(struct kernels *k, struct tensor y, struct tensor saved, struct tensor x,
+                           struct tensor w, struct tensor bias, enum activation act)
+{
+    if (w.rows == 2 * w.columns) {
+        projections++;
+        projected_rows += x.rows;
+    }
+    return plain_table.linear_forward(k, y, saved, x, w, bias, act);
+}
+
+/* Generates targets for all sources, and checks how often a source is projected in each layer of
+ * the decoder. */
+static void check_projections(const struct fixture *f, const struct generate_options *o,
+                              int64_t expected)
+{
+    const struct model_config *c = model_get_config(f->model);
+    struct generate_output outputs[SOURCES_MAX * BEAMS_MAX] = {0};
+    int64_t rows = 0, tokens = 0, layers = c->layers - c->encoder_layers;
+    projections = projected_rows = 0;
+    CHECK_OK(generate_run_sorted(f->kernels, f->model, NULL, f->sources, f->count, 3, o, outputs));
+    for (int64_t i = 0; i < f->count; i++) {
+        rows += f->sources[i].count;
+    }
+    for (int64_t i = 0; i < f->count * o->num_samples; i++) {
+        tokens += outputs[i].tokens.count;
+        token_list_free(&outputs[i].tokens);
+    }
+    CHECK(tokens > 2 * f->count * o->num_samples); /* several tokens for each source */
+    CHECK_EQUAL(projections, expected * layers * f->count);
+    CHECK_EQUAL(projected_rows, expected * layers * rows);
+}
+
+/* The keys and values of cross-attention are computed once for each source in greedy decoding and
+ * in beam search, and once for each sample. */
+static void test_projections(const struct fixture *f, const struct generate_options *greedy)
+{
+    struct generate_options o = *greedy;
+    plain_table = f->kernels->table;
+    f->kernels->table.linear_forward = count_linear;
+    check_projections(f, &o, 1);
+    o.num_beams = 4;
+    check_projections(f, &o, 1);
+    o.num_samples = 4; /* all hypotheses */
+    check_projections(f, &o, 1);
+    o.num_beams = 1;
+    o.num_samples = 3;
+    o.sampler.temperature = 1;
+    check_projections(f, &o, 3);
+    f->kernels->table = plain_table;
+}
+
 static bool stop_always(void)
 {
     return true;
@@ -248,6 +306,7 @@ int main(void)
     }
     const struct generate_options greedy = read_case(&f, cases);
     test_sampling(&f, &greedy);
+    test_projections(&f, &greedy);
     test_stop(&f, &greedy);
     test_failure(&f, &greedy);
     free(cases);

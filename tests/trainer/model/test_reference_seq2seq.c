@@ -132,6 +132,51 @@ static void check_smoothed_loss(const struct training *t, const struct batch *ba
     }
 }
 
+/* Returns the id with the highest logit, or with the second highest one. */
+static int32_t find_best(const float *logits, int64_t vocabulary, bool second)
+{
+    int32_t best = -1, next = -1;
+    for (int32_t id = 0; id < vocabulary; id++) {
+        if (best < 0 || logits[id] > logits[best]) {
+            next = best;
+            best = id;
+        } else if (next < 0 || logits[id] > logits[next]) {
+            next = id;
+        }
+    }
+    return second ? next : best;
+}
+
+/* Compares the metric token_accuracy of an evaluation with the logits of transformers. The target
+ * of each row is the id with the highest logit there, except in every third row. */
+static void check_accuracy(const struct training *t, const struct batch *batch,
+                           struct objective_input views)
+{
+    const struct objective_metric *metric = objective_seq2seq.metrics;
+    double sums[OBJECTIVE_SUMS] = {0};
+    int64_t count, n = batch->rows, v = t->run.config.vocabulary, correct = 0;
+    float *logits = reference_dataset(t->run.file, "logits", H5T_NATIVE_FLOAT, 4, &count);
+    int32_t *targets = calloc((size_t)n, sizeof *targets),
+            *argmax = calloc((size_t)n, sizeof *argmax);
+    CHECK(targets != NULL && argmax != NULL && count == n * v);
+    for (int64_t row = 0; row < n; row++) {
+        targets[row] = find_best(logits + row * v, v, row % 3 == 1);
+        correct += row % 3 != 1;
+    }
+    struct batch evaluated = *batch;
+    evaluated.targets = targets;
+    views.device_batch = &evaluated;
+    views.device_sums = sums;
+    views.scratch.argmax = argmax;
+    CHECK_OK(objective_seq2seq.loss(t->run.kernels, &evaluated, &views, false, sums));
+    CHECK_TEXT(metric->name, "token_accuracy");
+    CHECK(correct > 0 && correct < n);
+    CHECK_NEAR(objective_mean(sums, metric), (double)correct / (double)n, 1e-12);
+    free(argmax);
+    free(targets);
+    free(logits);
+}
+
 static void train_step(struct training *t, int64_t step)
 {
     struct run *run = &t->run;
@@ -151,6 +196,7 @@ static void train_step(struct training *t, int64_t step)
     objective_input_fill(&views, run->model, &batch, &input, hidden, run->parameter_gradients);
     if (step == 0) {
         check_smoothed_loss(t, &batch, views);
+        check_accuracy(t, &batch, views);
     }
     double count = run_clm(run, &batch, &input, &views, step);
     if (step == 0) {

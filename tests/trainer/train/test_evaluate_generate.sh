@@ -78,13 +78,20 @@ evaluate() {
     tr -d '\n' <out >one-line
     print_scores one-line
 }
+# print_accuracy: print the token accuracy in the file one-line.
+print_accuracy() {
+    sed -nE 's/.*"token_accuracy": *([0-9.e-]+).*/\1/p' one-line
+}
 evaluate 1 >all
 cmp all scores || fail "evaluate: $(cat out)"
+accuracy=$(print_accuracy)
+awk -v a="$accuracy" 'BEGIN { exit !(a > 0.1 && a < 1) }' || fail "token accuracy: $(cat one-line)"
 for layout in 1,batch.micro_size=12 2 4 2,parallel.tensor=2,parallel.sequence=true \
     4,parallel.tensor=2; do
     # shellcheck disable=SC2046 # the settings of a layout
     evaluate $(tr ',' ' ' <<<"$layout") >other
     cmp all other || fail "the scores depend on the layout $layout: $(cat out)"
+    [ "$(print_accuracy)" = "$accuracy" ] || fail "the accuracy depends on the layout $layout"
 done
 run_ranks 2 0 train "${model[@]}" run_dir=two model.init_from=run train.max_steps=1 \
     schedule.warmup_steps=0 evaluate.batches=null evaluate.generate=true

@@ -1,5 +1,5 @@
-/* Compares generation with imported T5, BART and mBART models with generate() of transformers
- * (make_reference.py seq2seq): generation_config.json sets all options, and the ids of
+/* Compares generation with imported T5, BART, mBART and Marian models with generate() of
+ * transformers (make_reference.py seq2seq): generation_config.json sets all options, and the ids of
  * greedy decoding and of all hypotheses of beam search are equal. */
 #include "comm/comm.h"
 #include "tests/trainer/formats/huggingface/huggingface_folder.h"
@@ -110,7 +110,7 @@ int main(void)
     huggingface_folder_start();
     join_path(path, reference, "generation.json");
     json_t *models = json_load_file(path, 0, NULL);
-    CHECK(json_object_size(models) == 4);
+    CHECK(json_object_size(models) == 5);
     json_object_foreach(models, name, model)
     {
         test_model(name, model);

@@ -220,6 +220,30 @@ static void test_older_folders(void)
     CHECK(recipe.model.final_logits_bias);
 }
 
+/* T5 1.1 without lm_head.weight: the token table predicts the tokens, and the
+ * hidden states are not scaled. The key of older versions is no contradiction. */
+static void test_missing_output_matrix(void)
+{
+    static const struct renaming removed[] = {{"lm_head.weight", NULL}};
+    static struct recipe recipe, reimported;
+    char folder[FILE_PATH_BYTES], a[FILE_PATH_BYTES], b[FILE_PATH_BYTES];
+    copy_model("t5_gated", folder);
+    rewrite_tensors(folder, removed, 1, NULL, NULL);
+    CHECK_OK(import_to(folder, "a", a, &recipe));
+    CHECK(recipe.model.tie_word_embeddings);
+    CHECK_EQUAL(recipe.model.scale_decoder_outputs, RECIPE_FALSE);
+    check_logits("t5_gated_tied", a);
+    export_and_import(a, b, &reimported);
+    CHECK(reimported.model.tie_word_embeddings);
+    CHECK_EQUAL(reimported.model.scale_decoder_outputs, RECIPE_FALSE);
+    check_logits("t5_gated_tied", b);
+    set_config(folder, "scale_decoder_outputs", NULL);
+    set_config(folder, "tie_word_embeddings", "false");
+    CHECK_OK(import_to(folder, "older", a, &recipe));
+    CHECK(recipe.model.tie_word_embeddings);
+    check_logits("t5_gated_tied", a);
+}
+
 /* Imports a folder of peft for a model, and exports and imports it again. */
 static void test_adapter(const char *name, const char *model, const char *targets)
 {
@@ -265,6 +289,7 @@ int main(void)
     test_adapter("marian_lora", "marian", "fc1, encoder_attn.q_proj, encoder_attn.v_proj");
     test_config();
     test_older_folders();
+    test_missing_output_matrix();
     test_stack_tables();
     test_untied();
     CHECK_OK(file_remove_tree(root));

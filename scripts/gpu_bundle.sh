@@ -169,7 +169,7 @@ cp "$source"/scripts/bench/{bench_gpu,bench_peers}.py "$out/scripts/bench/"
 cp -R "$source/recipes" "$source/LICENSE" "$out/"
 mkdir -p "$out/tests/simt" "$out/tests/trainer"
 cp "$source/tests/temporary_folder.sh" "$out/tests/"
-cp "$source/tests/simt/test_train.sh" "$out/tests/simt/"
+cp "$source"/tests/simt/{test_train,devices}.sh "$out/tests/simt/"
 cp "$source/tests/trainer/tiny_training.sh" "$out/tests/trainer/"
 
 # ---- a build with CUDA: the comparison with the emulator, and the parts for gpu_rebuild.sh ----

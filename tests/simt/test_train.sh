@@ -6,35 +6,10 @@
 # usage: test_train.sh PART; ctest sets BIREME_PROGRAM (CPU), BIREME_SIMT and BIREME_SOURCE_DIR
 # ctest: name simt_train
 # ctest: parts fp32 graphs bf16 fp8 wgmma plans curves checkpoints readers beams ranks objectives
-# ctest: parts seq2seq lora tasks memory bench bench_objectives errors spikes metrics
+# ctest: parts seq2seq seq2seq_layouts lora tasks memory bench bench_objectives errors spikes metrics
 # ctest: timeout 300
 # shellcheck disable=SC2034,SC2086,SC2154 # settings are words; tiny_training.sh shares variables
-source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
-cpu=$program gpu=${BIREME_SIMT:?}
-emulated=false
-! "$gpu" --version | grep -q emulated || emulated=true
-small='train.max_steps=4 evaluate.every=2 checkpoint.every=2 batch.global_size=4
-    batch.micro_size=2 schedule.warmup_steps=1'
-
-# run_on DEVICE CODE ARGUMENT...: run the program for the device cpu or gpu.
-run_on() {
-    program=${!1}
-    shift
-    run_bireme "$@"
-}
-
-# train_cpu RUN SETTING..., train_gpu RUN SETTING...: train recipe.yaml on this device.
-train_cpu() {
-    local run=$1
-    shift
-    run_on cpu 0 train recipe.yaml run_dir="$run" train.device=cpu "$@"
-}
-
-train_gpu() {
-    local run=$1
-    shift
-    run_on gpu 0 train recipe.yaml run_dir="$run" train.device=cuda "$@"
-}
+source "${BIREME_SOURCE_DIR:?}/tests/simt/devices.sh"
 
 test_fp32() {
     train_cpu one $small
@@ -302,24 +277,6 @@ test_ranks() {
     done
 }
 
-few='train.max_steps=2 evaluate.every=2 checkpoint.every=0 batch.global_size=4 batch.micro_size=2
-    schedule.warmup_steps=1'
-
-# compare_devices NAME RECIPE SETTING...: the losses of the first steps on both devices, in fp32 and
-# in bf16, where attention uses tensor cores.
-compare_devices() {
-    local name=$1 recipe=$2
-    shift 2
-    run_on cpu 0 train "$recipe" run_dir="$name-cpu" train.device=cpu $few "$@"
-    run_on gpu 0 train "$recipe" run_dir="$name-fp32" train.device=cuda $few "$@"
-    compare_losses "$name-cpu" "$name-fp32" 1e-4
-    rm -f -- */reference-*.hdf5 # computed in fp32
-    run_on gpu 0 train "$recipe" run_dir="$name-bf16" train.device=cuda train.precision=bf16 $few \
-        "$@"
-    compare_losses "$name-cpu" "$name-bf16" 1e-2
-    rm -f -- */reference-*.hdf5
-}
-
 # prepare_shards OBJECTIVE TOKENIZER INPUT FOLDER: prepare sequences of 32 tokens.
 prepare_shards() {
     run_on cpu 0 prepare --objective "$1" --tokenizer "$2" --input "$3" --output "$4" \
@@ -414,9 +371,8 @@ print_chrf() {
         "$1/metrics.jsonl"
 }
 
-# Encoder-decoders: T5 with its relative position bias, Marian, mBART, and BART that denoises. Each
-# rank of a tensor-parallel pair has half of the heads.
-test_seq2seq() {
+# make_seq2seq: make pairs, their tokenizer `words` and the recipe seq2seq.yaml.
+make_seq2seq() {
     write_pairs 120 13 reversed
     run_on cpu 0 tokenizer train --type bpe --special-tokens roberta --vocab-size 300 \
         --input pairs.a --output words
@@ -424,6 +380,12 @@ test_seq2seq() {
         --output pairs --validation-fraction 0.2
     sed -e 's/clm/seq2seq/' -e 's/tokenizer: tokenizer/tokenizer: words/' -e 's/data\//pairs\//g' \
         recipe.yaml >seq2seq.yaml
+}
+
+# Encoder-decoders: T5 with its relative position bias, Marian, mBART, and BART that denoises. Each
+# rank of a tensor-parallel pair has half of the heads.
+test_seq2seq() {
+    make_seq2seq
     # The generated targets are equal.
     local name t5='model.architecture=t5 model.head_dim=8 model.activation=relu'
     local targets='evaluate.generate=true evaluate.generation_max_length=8'
@@ -449,6 +411,30 @@ test_seq2seq() {
     compare_losses t5-cpu tensor 1e-5
     print_chrf t5-cpu >a
     print_chrf tensor | cmp a - || fail 'the scores of two ranks differ'
+}
+
+# T5 and Marian with LoRA, with full recomputation, and on two ranks with ZeRO 2: the losses equal
+# the losses of the CPU. Recomputation gives the same bits on one device.
+test_seq2seq_layouts() {
+    need_mpirun
+    make_seq2seq
+    local name model lora='adapter.type=lora adapter.targets=all-linear adapter.dropout=0.1'
+    local two="train.device=cuda $few parallel.zero_stage=2"
+    for name in t5 marian; do
+        model="model.architecture=$name model.activation=relu"
+        [ $name = marian ] || model+=' model.head_dim=8'
+        compare_devices $name seq2seq.yaml $model
+        run_on gpu 0 train seq2seq.yaml run_dir=$name-full train.device=cuda $few $model \
+            train.activation_checkpointing=full
+        compare_losses $name-fp32 $name-full 0
+        compare_devices $name-lora seq2seq.yaml $model model.init_from=$name-cpu/final $lora
+        program=$gpu
+        run_ranks 2 0 train seq2seq.yaml run_dir=$name-zero $two $model
+        compare_losses $name-cpu $name-zero 1e-5
+        run_ranks 2 0 train seq2seq.yaml run_dir=$name-lora-zero $two $model \
+            model.init_from=$name-cpu/final $lora train.activation_checkpointing=full
+        compare_losses $name-lora-cpu $name-lora-zero 1e-5
+    done
 }
 
 # compare_task OBJECTIVE FORMAT: the losses of an objective with a task head.

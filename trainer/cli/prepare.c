@@ -393,6 +393,11 @@ static status check_seq2seq(const struct request *q, const struct preparation *p
             p->name);
     REQUIRE((q->source_language != NULL) == (q->target_language != NULL), STATUS_USAGE,
             "give both --source-lang and --target-lang, or neither");
+    REQUIRE(q->columns == NULL || !has_lines || q->inputs.count > 0 ||
+                q->validation_inputs.count > 0,
+            STATUS_USAGE,
+            "--columns cannot be used with --source and --target, which have a text on each line; "
+            "give a table or JSON Lines with --input");
     TRY(check_aligned_files("--source", "--target", &q->sources, &q->targets, "--input",
                             &q->inputs));
     return check_aligned_files("--validation-source", "--validation-target", &q->validation_sources,

@@ -51,9 +51,27 @@ grep -q 'use --columns source=NAME' stderr || fail 'no warning about JSON Lines'
 run_bireme 66 translate --checkpoint model 'the list of files'
 expect_error "there is no file the list of files; .* echo 'TEXT' | bireme translate --checkpoint mo"
 
+# print_ids: print the ids of the only line of JSON in the file out, with commas between them.
+print_ids() {
+    sed 's/.*"ids": *\[\([^]]*\)\].*/\1/' out
+}
+
 # generate prints the same target, also of each line of a file, without the source.
 run_bireme 0 generate --checkpoint model --prompt "$(sed -n 4p pairs.a)"
 [ "$(cat out)" = "$(sed -n 4p expected)" ] || fail "generate: $(cat out)"
+# --json prints the ids of the target, the same as translate does.
+for text in 'the list' "$(sed -n 5p pairs.a)"; do
+    run_bireme 0 translate --checkpoint model --json <<<"$text"
+    ids=$(print_ids)
+    [ "$ids" != '' ] || fail "no ids: $(cat out)"
+    run_bireme 0 generate --checkpoint model --prompt "$text" --json
+    [ "$(print_ids)" = "$ids" ] || fail "generate --json: $(cat out), not $ids"
+    tr , ' ' <<<"$ids" >ids
+    run_bireme 0 translate --checkpoint model <<<"$text"
+    mv out text
+    run_bireme 0 tokenizer decode --tokenizer words <ids
+    diff out text || fail "the ids $ids have another text"
+done
 run_bireme 0 generate --checkpoint model --prompt 'the list' --num-beams 3 --num-samples 2 --json
 [ "$(wc -l <out)" = 2 ] || fail "hypotheses: $(cat out)"
 run_bireme 0 translate --checkpoint model --no-repeat-ngram-size 1 --min-new-tokens 6 \
@@ -94,6 +112,50 @@ run_bireme 65 translate --checkpoint other <<<'the'
 expect_error 'decoder_start_token_id is 273; the token ids of the model are 0 to 272'
 run_bireme 65 generate --checkpoint other --prompt the
 expect_error 'decoder_start_token_id is 273; the token ids of the model are 0 to 272'
+
+# A folder of transformers: `import` copies its generation_config.json, `translate` reads the
+# defaults there, and `export` keeps the file.
+run_bireme 0 export --checkpoint model --output folder
+defaults=folder/generation_config.json
+grep -q '"decoder_start_token_id"' $defaults || fail 'no start token is exported'
+
+# translate_folder SETTINGS: import the folder with these defaults, and print the ids of a target.
+translate_folder() {
+    printf '%s\n' "$1" >$defaults
+    rm -rf imported kept
+    run_bireme 0 import folder --output imported
+    run_bireme 0 export --checkpoint imported --output kept
+    cmp $defaults kept/generation_config.json || fail 'export changes the defaults'
+    run_bireme 0 translate --checkpoint imported --json <<<'the list of files'
+    print_ids
+}
+
+# translate_plainly OPTION...: print the ids of the same target without defaults.
+translate_plainly() {
+    run_bireme 0 translate --checkpoint model --json "$@" <<<'the list of files'
+    print_ids
+}
+plain=$(translate_plainly)
+[ "$(translate_folder '{}')" = "$plain" ] || fail 'the imported model has another target'
+first=${plain%%,*}
+for id in 7 9; do # the first token is forced
+    [ "$(translate_folder "{\"forced_bos_token_id\": $id}")" != "$plain" ] &&
+        [ "$(print_ids | cut -d, -f1)" = $id ] || fail "forced_bos_token_id $id: $(cat out)"
+done
+last=$(translate_folder '{"max_length": 5, "forced_eos_token_id": 11}')
+[[ $last =~ ^([0-9]+,){3}11$ ]] || fail "forced_eos_token_id: $last"
+bad=$(translate_folder "{\"bad_words_ids\": [[$first]]}")
+[ "$bad" != "$plain" ] && ! grep -qw "$first" <<<"$bad" || fail "bad_words_ids: $bad"
+short=$(translate_folder '{"max_length": 4}')
+[ "$(tr , '\n' <<<"$short" | wc -l)" = 3 ] || fail "max_length: $short"
+long=$(translate_folder \
+    '{"max_length": 30, "min_length": 26, "num_beams": 3, "length_penalty": 2.0}')
+[ "$long" = "$(translate_plainly --max-new-tokens 29 --min-new-tokens 25 --num-beams 3 \
+    --length-penalty 2)" ] || fail "other defaults: $long"
+[ "$(tr , '\n' <<<"$long" | wc -l)" -ge 25 ] || fail "min_length: $long"
+[ "$(translate_folder '{"decoder_start_token_id": 20}')" = \
+    "$(translate_plainly --set model.decoder_start_token_id=20)" ] || fail 'another start token'
+[ "$(print_ids)" != "$plain" ] || fail 'the start token has no effect'
 
 # Settings that are not supported are named in one warning.
 set_default '{"diversity_penalty": 0.5, "num_beam_groups": 2, "guidance_scale": 1}'

@@ -8,8 +8,9 @@
 # are downloaded with apt and unpacked, not installed:
 #   - gettext catalogues, LC_MESSAGES/*.mo, of the packages below or those on the command line,
 #     which can also be folders with unpacked packages;
-#   - translated man pages (manpages-LANGUAGE) and the English pages of the same packages. Their
-#     paragraphs are aligned if both pages have the same sequence of paragraphs.
+#   - translated man pages (manpages-LANGUAGE) and the English pages of the same packages, or the
+#     pages of the packages on the command line. Their paragraphs are aligned if both pages have
+#     the same sequence of paragraphs.
 #
 # Pairs are cleaned: markers of keys (_File, Com_pact) and line ends are removed; pairs without
 # words, with equal sides, with more than 400 characters, or with very different lengths are
@@ -147,9 +148,9 @@ split_pairs() {
 }
 
 main() {
-    local out=$1 language=${2:-es} file name
+    local out=$1 language=${2:-es} file name page_packages=pages
     shift $(($# > 2 ? 2 : $#))
-    [ $# = 0 ] || catalogues=("$@") pages=()
+    [ $# = 0 ] || catalogues=("$@") pages=() page_packages=catalogues
     if ! command -v msgunfmt >/dev/null; then
         echo "translation_corpus: msgunfmt was not found: run apt-get install gettext" >&2
         return 69
@@ -166,7 +167,7 @@ main() {
             while IFS= read -r file; do
                 print_catalogue "$file"
             done
-        find "$work/pages/root" -path "*/man/$language/*.gz" 2>/dev/null | LC_ALL=C sort |
+        find "$work/$page_packages/root" -path "*/man/$language/*.gz" 2>/dev/null | LC_ALL=C sort |
             while IFS= read -r file; do
                 name=${file/\/man\/$language\//\/man\/}
                 [ ! -f "$name" ] || print_pages "$name" "$file"

@@ -1,5 +1,6 @@
 #!/bin/bash
 # The pairs of scripts/summary_corpus.sh from the text of pages: aligned, shortened, each text once.
+# The three parts share no summary and no text.
 set -eu
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
@@ -29,3 +30,24 @@ grep -q '^list - 1 2 3 .*|two names$' pairs
 [ "$(wc -l <pairs)" = 3 ]
 ! grep -E 'SYNOPSIS|option|NAME|not in the text' pairs
 awk -F'|' 'length($1) > 89 { exit 1 }' pairs # 80, a name and a dash
+
+# Pages with the same summary, up to capitals and punctuation, are in the same part.
+rm -r pages out
+mkdir pages
+words=(alpha bravo charlie delta echo foxtrot golf hotel india juliet)
+for ((i = 0; i < 100; i++)); do
+    summary="print ${words[i % 10]} ${words[i / 10]}"
+    write_page "a$i" "$summary" "a${i}x"
+    write_page "b$i" "${summary^}." "b${i}x"
+done
+"$BIREME_SOURCE_DIR/scripts/summary_corpus.sh" out "$folder/pages" 2>log || {
+    cat log
+    exit 1
+}
+for part in train validation test; do
+    [ -s out/$part.summary ] || { echo "the part $part is empty"; exit 1; }
+    sed -E 's/[^A-Za-z]//g; s/.*/\L&/' out/$part.summary | sort -u >$part.keys
+done
+[ "$(cat out/*.summary | wc -l)" = 200 ]
+[ "$(cat out/*.text | sort -u | wc -l)" = 200 ]
+[ "$(cat ./*.keys | wc -l)" = 100 ] && [ "$(sort ./*.keys | uniq -d | wc -l)" = 0 ]

@@ -115,7 +115,7 @@ static status open_file(const char *path, bool need_checked, hid_t *out)
             is_hdf5 < 0 ? h5file_reason() : "");
     REQUIRE(checked, STATUS_DATA,
             "%s is in the oldest format of HDF5, which has no checksums of metadata; write it with "
-            "the bounds H5F_LIBVER_V110 (h5py: libver='v110') or make it with `bireme prepare`",
+            "the bounds H5F_LIBVER_V110 (h5py: libver='v110')",
             path);
     hid_t access = H5Pcreate(H5P_FILE_ACCESS);
     REQUIRE(access >= 0, STATUS_INTERNAL, "HDF5: %s", h5file_reason());

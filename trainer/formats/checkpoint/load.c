@@ -245,7 +245,7 @@ static status read_files(const struct load *load)
         char path[FILE_PATH_BYTES];
         hid_t file;
         TRY(file_join(path, load->folder, load->manifest->files[i].name));
-        TRY(h5file_open(path, &file));
+        TRY(checkpoint_reader_open_file(path, &file));
         status result = read_tensors(load, file, path, i);
         KEEP_FIRST(result, h5file_close(path, &file));
         TRY(result);

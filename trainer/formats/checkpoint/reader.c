@@ -149,10 +149,25 @@ static status check_dataset(hid_t dataset, const char *path, const struct manife
     return STATUS_OK;
 }
 
-status checkpoint_reader_read_overlap(hid_t file, const char *path,
-                                      const struct checkpoint_tensor *tensor,
-                                      const struct manifest_tensor *stored,
-                                      const struct manifest_shard *shard, float *buffer)
+/* Reports refused content of a file as a fault of its checkpoint. */
+static status report_as_damage(status result)
+{
+    if (result != STATUS_DATA) {
+        return result;
+    }
+    struct status_note note;
+    status_take(&note);
+    RAISE(STATUS_CHECKPOINT, "%s", note.text);
+}
+
+status checkpoint_reader_open_file(const char *path, hid_t *out)
+{
+    return report_as_damage(h5file_open_checked(path, out));
+}
+
+static status read_overlap(hid_t file, const char *path, const struct checkpoint_tensor *tensor,
+                           const struct manifest_tensor *stored, const struct manifest_shard *shard,
+                           float *buffer)
 {
     struct block common;
     if (!intersect_blocks(get_tensor_block(tensor), shard, &common)) {
@@ -173,6 +188,14 @@ status checkpoint_reader_read_overlap(hid_t file, const char *path,
     }
     H5Dclose(dataset);
     return result;
+}
+
+status checkpoint_reader_read_overlap(hid_t file, const char *path,
+                                      const struct checkpoint_tensor *tensor,
+                                      const struct manifest_tensor *stored,
+                                      const struct manifest_shard *shard, float *buffer)
+{
+    return report_as_damage(read_overlap(file, path, tensor, stored, shard, buffer));
 }
 
 /* ---- reader ---- */
@@ -245,7 +268,7 @@ static status read_shard(struct checkpoint_reader *r, const struct checkpoint_te
     }
     TRY(file_join(path, r->folder, r->manifest.files[s->file].name));
     if (r->files[s->file] < 0) {
-        TRY(h5file_open(path, &r->files[s->file]));
+        TRY(checkpoint_reader_open_file(path, &r->files[s->file]));
     }
     return checkpoint_reader_read_overlap(r->files[s->file], path, t, m, s, r->buffer);
 }

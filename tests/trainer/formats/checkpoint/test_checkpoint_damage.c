@@ -11,9 +11,11 @@
 #include "base/hash.h"
 #include "base/memory.h"
 #include "comm/comm.h"
+#include "datasets/shard/h5file.h"
 #include "tests/check.h"
 #include "trainer/formats/checkpoint/checkpoint.h"
 #include "trainer/formats/checkpoint/manifest.h"
+#include "trainer/formats/checkpoint/reader.h"
 #include "trainer/formats/checkpoint/run_lock.h"
 
 static struct comm *world;
@@ -189,13 +191,12 @@ static void test_bit_flips(void)
 }
 
 /* Replaces a text in the manifest of step 3 and corrects the digest. */
-static void forge_manifest(const char *from, const char *to)
+static void edit_manifest(const char *from, const char *to)
 {
     char path[128], digest[HASH_TEXT_BYTES];
     snprintf(path, sizeof path, "%s/run/checkpoints/step-00000003/manifest.json", root);
     char *text = NULL, *forged = NULL;
     size_t bytes = 0;
-    restore_run();
     CHECK_OK(file_read(path, 1 << 20, &text, &bytes));
     char *at = strstr(text, from), *tail = strstr(text, ",\n \"sha256\": \"");
     CHECK(at != NULL);
@@ -220,7 +221,8 @@ static void forge_manifest(const char *from, const char *to)
 static void expect_forgery(const char *from, const char *to, const char *text)
 {
     int64_t step;
-    forge_manifest(from, to);
+    restore_run();
+    edit_manifest(from, to);
     CHECK_OK(find_checkpoint(&step));
     if (step != 2 || strstr(messages, text) == NULL) {
         fprintf(stderr, "'%s' -> '%s': step %lld, messages: %s\n", from, to, (long long)step,
@@ -251,6 +253,49 @@ static void test_manifests(void)
     expect_forgery("\"dtype\": \"f32\"", "\"dtype\": \"f16\"", "dtype");
     expect_forgery("\"ranks\": 1", "\"ranks\": -1", "out of range");
     expect_forgery("\"step\": 3", "\"step\": 4", "step 4");
+}
+
+/* Copies the datasets of an HDF5 file into a file of the oldest format. */
+static void copy_to_oldest_format(const char *from, const char *to)
+{
+    hid_t source, target = H5Fcreate(to, H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
+    CHECK_OK(h5file_open(from, &source));
+    for (int i = 0; i < 2; i++) {
+        const char *name = tensors[i].name;
+        CHECK(H5Ocopy(source, name, target, name, H5P_DEFAULT, H5P_DEFAULT) >= 0);
+    }
+    CHECK_OK(h5file_close(from, &source));
+    CHECK(H5Fclose(target) >= 0);
+}
+
+/* Metadata of the oldest format of HDF5 has no checksums, and damage to it can crash the library.
+ * A manifest with correct digests does not make such a file acceptable. */
+static void test_oldest_format(void)
+{
+    char folder[128], path[192], old[192], digest[2][HASH_TEXT_BYTES], text[2][192];
+    int64_t bytes[2];
+    restore_run();
+    snprintf(folder, sizeof folder, "%s/run/checkpoints/step-00000003", root);
+    snprintf(path, sizeof path, "%s/model-00000-of-00001.h5", folder);
+    snprintf(old, sizeof old, "%s/old.h5", root);
+    copy_to_oldest_format(path, old);
+    CHECK_OK(hash_file(path, digest[0], &bytes[0]));
+    CHECK_OK(hash_file(old, digest[1], &bytes[1]));
+    CHECK(rename(old, path) == 0);
+    for (int i = 0; i < 2; i++) {
+        snprintf(text[i], sizeof text[i], "\"bytes\": %lld,\n   \"sha256\": \"%s\"",
+                 (long long)bytes[i], digest[i]);
+    }
+    edit_manifest(text[0], text[1]);
+    CHECK_OK(checkpoint_inspect(folder, true)); /* all digests are correct */
+    CHECK_FAILS(checkpoint_load(world, folder, sets, 2), STATUS_CHECKPOINT, "oldest format");
+    struct checkpoint_reader *reader = NULL;
+    CHECK_OK(checkpoint_reader_open(folder, &reader));
+    const struct manifest_tensor *t =
+        manifest_find_tensor(checkpoint_reader_manifest(reader), "model", "ln.weight");
+    CHECK_FAILS(checkpoint_reader_read(reader, t, (int64_t[2]){0, 0}, (int64_t[2]){48, 1}, other),
+                STATUS_CHECKPOINT, "oldest format");
+    checkpoint_reader_close(&reader);
 }
 
 static void test_all_damaged(void)
@@ -423,6 +468,7 @@ int main(void)
     test_lock();
     test_removed_lock();
     test_inspect();
+    test_oldest_format();
     CHECK_OK(file_remove_tree(root));
     CHECK_OK(comm_destroy(&world));
     return 0;

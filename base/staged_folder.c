@@ -7,6 +7,7 @@
 #include <libgen.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -63,7 +64,14 @@ status staged_folder_create(const char *output, double bytes, struct staged_fold
     TRY(split_path(output, out));
     TRY(file_make_folders(out->parent));
     TRY(staged_folder_check_space(out->parent, space_margin * bytes));
-    return file_make_folders(out->path);
+    return staged_folder_make(out->path);
+}
+
+status staged_folder_make(const char *path)
+{
+    REQUIRE(mkdir(path, 0777) == 0, status_from_errno(errno, STATUS_CREATE, STATUS_CREATE),
+            "cannot create the folder %s: %s", path, strerror(errno));
+    return STATUS_OK;
 }
 
 status staged_folder_finish(const struct staged_folder *folder, status result)

@@ -31,6 +31,12 @@ status staged_folder_create(const char *output, double bytes, struct staged_fold
  * Errors    result if it is not STATUS_OK, otherwise the errors of staged_folder_publish */
 status staged_folder_finish(const struct staged_folder *folder, status result);
 
+/* staged_folder_make - create a temporary folder, which must not exist. Another program could have
+ * put a symbolic link there.
+ *
+ * Errors    STATUS_CREATE, STATUS_PERMISSION, STATUS_WRITE */
+status staged_folder_make(const char *path);
+
 /* staged_folder_temporary_name - format "tmp-NAME.NONCE"; NONCE depends on the time and the pid. */
 void staged_folder_temporary_name(const char *name, char out[STAGED_FOLDER_NAME_BYTES]);
 

@@ -98,22 +98,54 @@ static status lock_open_folder(const struct prepare_output *o, int file, bool *l
     return STATUS_OK;
 }
 
-/* Creates and locks the temporary folder. */
+/* Creates the temporary folder if it does not exist, and opens it. *file is -1 if it was removed in
+ * the meantime. A symbolic link is not followed, because the output folder can be a foreign one. */
+static status open_folder(const struct prepare_output *o, int *file)
+{
+    const char *path = o->temporary_folder;
+    TRY(file_make_folders(o->options->output));
+    bool created = mkdir(path, 0777) == 0 || errno == EEXIST;
+    *file = created ? open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC) : -1;
+    REQUIRE(*file >= 0 || (errno != ENOTDIR && errno != ELOOP), STATUS_CREATE,
+            "%s is not a folder; remove it or choose another output folder", path);
+    REQUIRE(*file >= 0 || errno == ENOENT, status_from_errno(errno, STATUS_CREATE, STATUS_CREATE),
+            "cannot create %s: %s", path, strerror(errno));
+    return STATUS_OK;
+}
+
+/* Removes the locked folder if it has content, which a killed preparation or another program left.
+ * *locked is then false. */
+static status remove_filled_folder(const struct prepare_output *o, bool *locked)
+{
+    DIR *folder = opendir(o->temporary_folder);
+    REQUIRE(folder != NULL, status_from_errno(errno, STATUS_CREATE, STATUS_CREATE),
+            "cannot read %s: %s", o->temporary_folder, strerror(errno));
+    int entries = 0;
+    while (entries <= 2 && readdir(folder) != NULL) { /* "." and ".." */
+        entries++;
+    }
+    closedir(folder);
+    *locked = entries <= 2;
+    return *locked ? STATUS_OK : file_remove_tree(o->temporary_folder);
+}
+
+/* Creates and locks the temporary folder, which is then empty. */
 static status lock_folder(struct prepare_output *o)
 {
     bool locked = false;
     status result = STATUS_OK;
     while (!locked && result == STATUS_OK) {
-        TRY(file_make_folders(o->temporary_folder));
-        int file = open(o->temporary_folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        if (file < 0 && errno == ENOENT) {
-            continue; /* removed since it was created */
+        int file;
+        TRY(open_folder(o, &file));
+        if (file < 0) {
+            continue;
         }
-        REQUIRE(file >= 0, status_from_errno(errno, STATUS_CREATE, STATUS_CREATE),
-                "cannot open %s: %s", o->temporary_folder, strerror(errno));
         result = lock_open_folder(o, file, &locked);
-        o->lock_file = locked ? file : -1;
-        if (!locked) {
+        if (result == STATUS_OK && locked) {
+            result = remove_filled_folder(o, &locked);
+        }
+        o->lock_file = result == STATUS_OK && locked ? file : -1;
+        if (o->lock_file < 0) {
             close(file);
         }
     }

@@ -10,6 +10,7 @@
 #include "datasets/prepare/token_spool.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,10 +39,14 @@ struct token_spool {
 
 static status open_file(struct spool_file *f, const char *folder, const char *name)
 {
+    int descriptor;
     TRY(file_join(f->path, folder, name));
-    f->file = fopen(f->path, "w+b");
-    REQUIRE(f->file != NULL, status_from_errno(errno, STATUS_CREATE, STATUS_CREATE),
-            "cannot create %s: %s", f->path, strerror(errno));
+    TRY(file_open_output(f->path, O_RDWR | O_EXCL, &descriptor));
+    f->file = fdopen(descriptor, "w+b");
+    if (f->file == NULL) {
+        close(descriptor);
+        RAISE(STATUS_INTERNAL, "out of memory for %s", f->path);
+    }
     setvbuf(f->file, NULL, _IOFBF, BUFFER_BYTES);
     return STATUS_OK;
 }

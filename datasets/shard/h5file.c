@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -56,6 +57,7 @@ status h5file_require_thread_safety(void)
 }
 
 static _Thread_local char reason[256];
+static _Thread_local int reason_errno; /* of the failed system call; 0: none */
 
 /* Keeps the text of the innermost error; of an error of the file system only its reason. */
 static herr_t keep_innermost(unsigned n, const H5E_error2_t *error, void *unused)
@@ -64,9 +66,10 @@ static herr_t keep_innermost(unsigned n, const H5E_error2_t *error, void *unused
     if (n > 0) {
         return 0;
     }
-    static const char begin[] = "error message = '";
+    static const char begin[] = "error message = '", number[] = ", errno = ";
     const char *text = error->desc != NULL ? error->desc : "unknown reason";
-    const char *system = strstr(text, begin);
+    const char *system = strstr(text, begin), *code = strstr(text, number);
+    reason_errno = code != NULL ? (int)strtol(code + sizeof number - 1, NULL, 10) : 0;
     const char *end = system != NULL ? strchr(system + sizeof begin - 1, '\'') : NULL;
     if (end != NULL) {
         system += sizeof begin - 1;
@@ -80,6 +83,7 @@ static herr_t keep_innermost(unsigned n, const H5E_error2_t *error, void *unused
 const char *h5file_reason(void)
 {
     snprintf(reason, sizeof reason, "unknown reason");
+    reason_errno = 0;
     H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, keep_innermost, NULL);
     return reason;
 }
@@ -142,33 +146,33 @@ status h5file_open_checked(const char *path, hid_t *out)
     return open_file(path, true, out);
 }
 
-/* Checks with open(2) whether the file can be created, because HDF5 does not report errno. */
-static status check_creatable(const char *path)
+/* Removes a file or a symbolic link. The new file would otherwise be written into its target. */
+static void remove_earlier(const char *path)
 {
-    int descriptor = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
-    REQUIRE(descriptor >= 0, status_from_errno(errno, STATUS_CREATE, STATUS_CREATE),
-            "cannot create %s: %s", path, strerror(errno));
-    close(descriptor);
-    return STATUS_OK;
+    struct stat about;
+    if (lstat(path, &about) == 0 && (S_ISREG(about.st_mode) || S_ISLNK(about.st_mode))) {
+        (void)unlink(path);
+    }
 }
 
 status h5file_create(const char *path, hid_t *out)
 {
     *out = H5I_INVALID_HID;
     TRY(require_library());
-    TRY(check_creatable(path));
+    remove_earlier(path);
     hid_t access = H5Pcreate(H5P_FILE_ACCESS);
     hid_t creation = H5Pcreate(H5P_FILE_CREATE);
     bool set = access >= 0 && creation >= 0 &&
                H5Pset_libver_bounds(access, H5F_LIBVER_V110, H5F_LIBVER_V110) >= 0 &&
                H5Pset_fclose_degree(access, H5F_CLOSE_STRONG) >= 0 &&
                H5Pset_obj_track_times(creation, 0) >= 0;
-    hid_t file = set ? H5Fcreate(path, H5F_ACC_TRUNC, creation, access) : H5I_INVALID_HID;
+    hid_t file = set ? H5Fcreate(path, H5F_ACC_EXCL, creation, access) : H5I_INVALID_HID;
     char why[sizeof reason];
     snprintf(why, sizeof why, "%s", file < 0 ? h5file_reason() : "");
     H5Pclose(access);
     H5Pclose(creation);
-    REQUIRE(file >= 0, STATUS_CREATE, "cannot create %s: %s", path, why);
+    REQUIRE(file >= 0, status_from_errno(reason_errno, STATUS_CREATE, STATUS_CREATE),
+            "cannot create %s: %s", path, why);
     *out = file;
     return STATUS_OK;
 }

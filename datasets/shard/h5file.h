@@ -54,7 +54,8 @@ status h5file_open(const char *path, hid_t *out);
  * Errors    as h5file_open; STATUS_DATA for the oldest format */
 status h5file_open_checked(const char *path, hid_t *out);
 
-/* h5file_create - create a file; an existing file is replaced.
+/* h5file_create - create a file. An existing file or symbolic link of this name is removed first,
+ * so that nothing is written into the target of a link.
  *
  * Errors    STATUS_CREATE, STATUS_PERMISSION, STATUS_WRITE */
 status h5file_create(const char *path, hid_t *out);

@@ -5,6 +5,7 @@
 
 #include <signal.h>
 #include <string.h>
+#include <sys/inotify.h>
 #include <sys/resource.h>
 
 #include "tests/datasets/folder.h"
@@ -196,6 +197,32 @@ static void test_unfinished(void)
     CHECK_OK(h5file_close(path, &file));
 }
 
+/* An earlier file is replaced. A symbolic link is replaced too, and its target does not change. */
+static void test_replaced(void)
+{
+    const char *path = folder_file("replaced.h5"), *target = folder_file("precious");
+    hid_t file;
+    size_t bytes;
+    folder_write(target, "precious", 8);
+    CHECK(symlink("precious", path) == 0);
+    for (int i = 0; i < 2; i++) {
+        CHECK_OK(h5file_create(path, &file));
+        CHECK_OK(h5file_close(path, &file));
+        CHECK_OK(h5file_open(path, &file));
+        CHECK_OK(h5file_close(path, &file));
+    }
+    char *data = folder_read(target, &bytes);
+    CHECK(bytes == 8 && memcmp(data, "precious", 8) == 0);
+    free(data);
+    struct stat about;
+    CHECK(lstat(path, &about) == 0 && S_ISREG(about.st_mode));
+    if (geteuid() != 0) {
+        CHECK(mkdir(folder_file("locked"), 0500) == 0);
+        CHECK_FAILS(h5file_create(folder_file("locked/x.h5"), &file), STATUS_PERMISSION,
+                    "Permission denied");
+    }
+}
+
 /* Writes external links. It must run before h5file_init, which unregisters their class. */
 static void make_external_links(void)
 {
@@ -207,6 +234,39 @@ static void make_external_links(void)
     CHECK(H5Lcreate_external(target, "/tokens", file, "tokens", H5P_DEFAULT, H5P_DEFAULT) >= 0);
     CHECK(H5Lcreate_external(target, "/", file, "outside", H5P_DEFAULT, H5P_DEFAULT) >= 0);
     H5Fclose(file);
+}
+
+/* ---- the targets of hostile files are not opened ---- */
+
+static int watch;
+
+static void watch_opens(const char *path)
+{
+    CHECK(inotify_add_watch(watch, path, IN_OPEN | IN_ACCESS) >= 0);
+}
+
+static bool was_opened(void)
+{
+    char events[4096];
+    return read(watch, events, sizeof events) > 0;
+}
+
+/* Starts to watch the two files that external links and external storage name. */
+static void start_watch(void)
+{
+    char *data;
+    size_t bytes;
+    watch = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+    if (watch < 0) {
+        fprintf(stderr, "not checked: the targets are not opened (no inotify)\n");
+        return;
+    }
+    folder_write(folder_file("raw"), "0123456789012345678901234567890123456789", 40);
+    watch_opens(folder_file("raw"));
+    watch_opens(folder_file("target.h5"));
+    data = folder_read(folder_file("raw"), &bytes);
+    free(data);
+    CHECK(was_opened()); /* an open is noticed */
 }
 
 static void test_links(void)
@@ -245,8 +305,8 @@ static void test_storage(void)
     const char *path = folder_file("storage.h5");
     hid_t file = create_file(path);
     hid_t properties = H5Pcreate(H5P_DATASET_CREATE);
-    CHECK(H5Pset_external(properties, "/etc/passwd", 0, 64) >= 0);
-    H5Dclose(create_dataset(file, "tokens", H5T_STD_U16LE, 32, properties));
+    CHECK(H5Pset_external(properties, folder_file("raw"), 0, 40) >= 0);
+    H5Dclose(create_dataset(file, "tokens", H5T_STD_U16LE, 20, properties));
     H5Pclose(properties);
     H5Fclose(file);
     check_refused(path, H5I_INVALID_HID, 1, "external storage");
@@ -444,13 +504,16 @@ int main(void)
     H5dont_atexit(); /* as in h5file.c: closing at exit can crash after a failed write */
     make_external_links();
     h5file_init();
+    start_watch();
     test_round_trip();
     test_same_bytes();
     test_open();
     test_truncated();
     test_unfinished();
+    test_replaced();
     test_links();
     test_storage();
+    CHECK(watch < 0 || !was_opened());
     test_short_chunks();
     test_false_sizes();
     test_types();

@@ -2,7 +2,7 @@
 # Files and folders of a foreign source: nothing outside the output folder is written or read, no
 # line exhausts the memory, and no control character reaches the terminal.
 # ctest: name untrusted
-# ctest: parts manifest run_folder lines long_lines output
+# ctest: parts manifest run_folder prepare outputs lines long_lines output
 # ctest: timeout 120
 source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
 sed -i "s/warmup_steps: 5/warmup_steps: 0/; s/max_steps: 20/max_steps: 1/" recipe.yaml
@@ -66,6 +66,57 @@ test_run_folder() {
     rm run/metrics.jsonl
     mkfifo run/metrics.jsonl
     run_bireme 0 inspect run
+}
+
+# The temporary folder of a preparation has a fixed name, and so have the files in it.
+test_prepare() {
+    local text=$source/LICENSE name
+    echo precious >precious
+    run_bireme 0 tokenizer train --type wordpiece --vocab-size 200 --input "$text" --output words
+    mkdir outside rows
+    ln -s ../outside rows/.unfinished
+    run_bireme 73 prepare --objective clm --tokenizer tokenizer --input "$text" --output rows
+    expect_error 'rows/.unfinished is not a folder'
+    [ -z "$(ls outside)" ] || fail 'a preparation wrote through the link .unfinished'
+    rm rows/.unfinished
+    touch rows/.unfinished
+    run_bireme 73 prepare --objective clm --tokenizer tokenizer --input "$text" --output rows
+    expect_error 'rows/.unfinished is not a folder'
+    for objective in 'clm --tokenizer tokenizer' 'mlm --tokenizer words'; do
+        rm -rf rows
+        mkdir -p rows/.unfinished/folder
+        for name in tokens sentences documents part-000000.h5 part-000000.h5.tmp; do
+            ln -s ../../precious "rows/.unfinished/$name"
+        done
+        ln -s ../precious rows/train-00000-of-00001.h5
+        # shellcheck disable=SC2086 # the objective and its tokenizer
+        run_bireme 0 prepare --objective $objective --input "$text" --output rows
+        [ "$(cat precious)" = precious ] || fail "prepare: $objective: a write through a link"
+        [ ! -e rows/.unfinished ] || fail 'the temporary folder is left'
+        [ ! -L rows/train-00000-of-00001.h5 ] || fail 'a shard is a link'
+        run_bireme 0 inspect rows
+    done
+}
+
+# Other commands that write fixed names, or a name that can already be a link.
+test_outputs() {
+    local name
+    echo precious >precious
+    run_bireme 0 train recipe.yaml checkpoint.every=0
+    mkdir words
+    for name in words/tokenizer.json words/chat_template.jinja; do
+        ln -s ../precious "$name"
+        ln -s ../precious "$name.tmp"
+    done
+    for name in page.html.tmp plot.svg.tmp other.html model.gguf; do
+        ln -s precious "$name"
+    done
+    run_bireme 0 tokenizer train --type char --input "$source/LICENSE" --output words
+    run_bireme 0 report run --output page.html
+    run_bireme 0 report run --plot loss --output plot.svg
+    run_bireme 73 report run --output other.html
+    run_bireme 73 export --checkpoint run --format gguf --output model.gguf
+    [ "$(cat precious)" = precious ] || fail 'a command wrote through a link'
 }
 
 test_lines() {
@@ -209,13 +260,16 @@ test_output() {
     # The number of threads of a foreign checkpoint is limited to the cores.
     run_bireme 0 train recipe.yaml checkpoint.every=0 run_dir=wide parallel.threads=64
     mkfifo input
-    OMP_NUM_THREADS='' "$program" score --checkpoint wide input >out 2>stderr &
+    OMP_NUM_THREADS='' "$program" score --checkpoint wide input <&- >out 2>stderr &
     exec 9>input
     yes 'the work' | head -n 1000 >&9 # enough for the first block of output
     for _ in $(seq 300); do
         [ ! -s out ] || break
         sleep 0.1
     done
+    # No file of the checkpoint has become standard input.
+    [ "$(readlink "/proc/$!/fd/0")" = /dev/null ] ||
+        fail "standard input is $(readlink "/proc/$!/fd/0")"
     threads=$(find "/proc/$!/task" -mindepth 1 -maxdepth 1 | wc -l)
     exec 9>&-
     wait $! || fail "score ended with $?"

@@ -199,7 +199,7 @@ static status create_temporary(struct checkpoint *c, const char *parent, const c
     staged_folder_temporary_name(name, save->temporary);
     TRY(staged_folder_check_space(parent, bytes));
     TRY(file_join(save->folder, parent, save->temporary));
-    return file_make_folders(save->folder);
+    return staged_folder_make(save->folder);
 }
 
 /* Checks the free space and creates the temporary folder on rank 0; sends its path to all ranks. */

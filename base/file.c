@@ -21,6 +21,23 @@ status file_join(char out[FILE_PATH_BYTES], const char *folder, const char *name
     return STATUS_OK;
 }
 
+bool file_is_safe_name(const char *name, int max_slashes)
+{
+    int slashes = 0;
+    for (const char *c = name; *c != '\0'; c++) {
+        bool letter = (*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z');
+        bool allowed = (*c >= '0' && *c <= '9') || strchr("._-@/", *c) != NULL;
+        bool at_start = c == name || c[-1] == '/';
+        slashes += *c == '/';
+        if (!(letter || allowed) || (at_start && (*c == '.' || *c == '/'))) {
+            return false;
+        }
+    }
+    size_t length = strlen(name);
+    return length > 0 && length < FILE_NAME_BYTES && name[length - 1] != '/' &&
+           slashes <= max_slashes;
+}
+
 static status read_all(int file, const char *path, char *text, size_t bytes)
 {
     size_t done = 0;

@@ -10,11 +10,18 @@
 #include "base/status.h"
 
 #define FILE_PATH_BYTES 4096
+#define FILE_NAME_BYTES 256 /* of a name from a foreign file */
 
 /* file_join - write the path folder "/" name to out.
  *
  * Errors    STATUS_USAGE if the path is too long */
 status file_join(char out[FILE_PATH_BYTES], const char *folder, const char *name);
+
+/* file_is_safe_name - return whether a name from a foreign file can be the name of a file or of an
+ * HDF5 dataset. A safe name stays inside its folder: it has letters, digits, "._-@" and at most
+ * max_slashes '/', at most 255 bytes, and no component that is empty or begins with a dot. Every
+ * name from a manifest or an index of weights must be checked with it before use. */
+bool file_is_safe_name(const char *name, int max_slashes);
 
 /* file_read - read a whole file and append a NUL. *out_bytes does not include the NUL.
  *

@@ -52,25 +52,6 @@ static bool is_set_name(const char *name)
            strspn(name, letters) == length;
 }
 
-/* Returns whether a path lies inside its folder or HDF5 file: letters, digits and "._-@", at most
- * max_slashes '/', no component that is empty or begins with a dot. */
-static bool is_safe_path(const char *path, int max_slashes)
-{
-    int slashes = 0;
-    for (const char *c = path; *c != '\0'; c++) {
-        bool letter = (*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z');
-        bool allowed = (*c >= '0' && *c <= '9') || strchr("._-@/", *c) != NULL;
-        bool at_start = c == path || c[-1] == '/';
-        slashes += *c == '/';
-        if (!(letter || allowed) || (at_start && (*c == '.' || *c == '/'))) {
-            return false;
-        }
-    }
-    size_t length = strlen(path);
-    return length > 0 && length < MANIFEST_NAME_BYTES && path[length - 1] != '/' &&
-           slashes <= max_slashes;
-}
-
 /* ---- building ---- */
 
 /* Stores the position of a name. Creates the index with its first name. */
@@ -95,7 +76,8 @@ static void format_tensor_key(char key[TENSOR_KEY_BYTES], const char *set, const
 
 status manifest_add_file(struct manifest *m, const char *name, int64_t bytes, const char *sha256)
 {
-    REQUIRE(is_safe_path(name, FILE_SLASHES), STATUS_INTERNAL, "invalid file name '%.300s'", name);
+    REQUIRE(file_is_safe_name(name, FILE_SLASHES), STATUS_INTERNAL, "invalid file name '%.300s'",
+            name);
     TRY(RESERVE(m->files, m->file_capacity, m->file_count + 1, "the files of a manifest"));
     REQUIRE(add_to_index(&m->file_index, name, m->file_count), STATUS_INTERNAL,
             "out of memory for a manifest of %d files", m->file_count);
@@ -119,7 +101,7 @@ status manifest_add_tensor(struct manifest *m, const char *set, const char *name
                            int dimensions, const int64_t *shape)
 {
     REQUIRE(is_set_name(set), STATUS_INTERNAL, "invalid tensor family '%.100s'", set);
-    REQUIRE(is_safe_path(name, GROUP_SLASHES), STATUS_INTERNAL, "invalid tensor name '%.300s'",
+    REQUIRE(file_is_safe_name(name, GROUP_SLASHES), STATUS_INTERNAL, "invalid tensor name '%.300s'",
             name);
     TRY(RESERVE(m->tensors, m->tensor_capacity, m->tensor_count + 1, "the tensors of a manifest"));
     struct manifest_tensor *t = &m->tensors[m->tensor_count];
@@ -148,9 +130,9 @@ status manifest_add_shard(struct manifest *m, const char *set, const char *name,
                           const char *dataset, const int64_t *offset, const int64_t *shape)
 {
     REQUIRE(is_set_name(set), STATUS_INTERNAL, "invalid tensor family '%.100s'", set);
-    REQUIRE(is_safe_path(name, GROUP_SLASHES), STATUS_INTERNAL, "invalid tensor name '%.300s'",
+    REQUIRE(file_is_safe_name(name, GROUP_SLASHES), STATUS_INTERNAL, "invalid tensor name '%.300s'",
             name);
-    REQUIRE(is_safe_path(dataset, GROUP_SLASHES), STATUS_INTERNAL,
+    REQUIRE(file_is_safe_name(dataset, GROUP_SLASHES), STATUS_INTERNAL,
             "tensor %s: invalid dataset name '%.300s'", name, dataset);
     int index = find_in_index(m->file_index, file);
     REQUIRE(index >= 0, STATUS_INTERNAL, "tensor %s: the file %s is not in the manifest", name,
@@ -452,7 +434,7 @@ static bool parse_files(struct manifest *m, json_t *array, char *reason)
                         "sha256", &sha256) != 0) {
             return report_fault(reason, "file %zu has no name, bytes or sha256", i);
         }
-        if (!is_safe_path(name, FILE_SLASHES) || bytes < 0 || !is_digest(sha256)) {
+        if (!file_is_safe_name(name, FILE_SLASHES) || bytes < 0 || !is_digest(sha256)) {
             return report_fault(reason, "file %zu has an invalid name, size or digest", i);
         }
         if (find_in_index(m->file_index, name) >= 0) {

@@ -15,12 +15,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/file.h"
 #include "base/hash.h"
 #include "base/status.h"
 #include "base/tensor.h"
 #include "trainer/formats/checkpoint/state.h"
 
-enum { MANIFEST_FORMAT_VERSION = 1, MANIFEST_NAME_BYTES = 256, MANIFEST_REASON_BYTES = 512 };
+enum { MANIFEST_FORMAT_VERSION = 1, MANIFEST_REASON_BYTES = 512 };
+enum { MANIFEST_NAME_BYTES = FILE_NAME_BYTES };
 #define MANIFEST_FILE "manifest.json"
 #define MANIFEST_LIMIT_BYTES ((size_t)1 << 30)
 

@@ -64,8 +64,8 @@ status huggingface_import_open_file(struct huggingface_import_job *job, const ch
 static status open_indexed(struct huggingface_import_job *job, const char *index, const char *name,
                            const struct safetensors **out)
 {
-    REQUIRE(name != NULL && name[0] != '\0' && name[0] != '.' && strchr(name, '/') == NULL,
-            STATUS_DATA, "%s: weight_map names a file outside this folder", index);
+    REQUIRE(name != NULL && file_is_safe_name(name, 0), STATUS_DATA,
+            "%s: weight_map names a file that cannot be in this folder", index);
     for (int i = 0; i < job->file_count; i++) {
         if (strcmp(strrchr(safetensors_path(job->files[i]), '/') + 1, name) == 0) {
             *out = job->files[i];

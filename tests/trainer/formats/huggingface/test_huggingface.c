@@ -178,9 +178,22 @@ static void test_folders(void)
     check_refused(folder, STATUS_NO_INPUT, "model-00002-of-00002.safetensors");
     const char *index = "model.safetensors.index.json";
     write_file(folder, index, "{\"weight_map\": {\"a\": \"../b\"}}");
-    check_refused(folder, STATUS_DATA, "outside this folder");
+    check_refused(folder, STATUS_DATA, "cannot be in this folder");
     write_file(folder, index, "{\"weight_map\": {\"a\": 3}}");
-    check_refused(folder, STATUS_DATA, "outside this folder");
+    check_refused(folder, STATUS_DATA, "cannot be in this folder");
+    char name[400], text[512];
+    memset(name, 'x', sizeof name);
+    name[300] = '\0'; /* longer than a name of a file system */
+    snprintf(text, sizeof text, "{\"weight_map\": {\"a\": \"%s\"}}", name);
+    const char *const unsafe[] = {"{\"weight_map\": {\"a\": \"b\\u001b[2J\"}}",
+                                  "{\"weight_map\": {\"a\": \".b\"}}",
+                                  "{\"weight_map\": {\"a\": \"b/c\"}}", text};
+    for (int i = 0; i < COUNT(unsafe); i++) {
+        write_file(folder, index, unsafe[i]);
+        check_refused(folder, STATUS_DATA, "cannot be in this folder");
+    }
+    write_file(folder, index, "{\"metadata\": 3, \"weight_map\": 4}");
+    check_refused(folder, STATUS_DATA, "weight_map is missing or empty");
     write_file(folder, index, "{\"weight_map\": {\"a\": \"model-00001-of-00002.safetensors\"}}");
     check_refused(folder, STATUS_DATA, "a is not in");
     write_file(folder, index, "{\"weight_map\": {}}");

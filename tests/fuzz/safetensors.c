@@ -8,7 +8,7 @@
 
 enum { BLOCK_ELEMENTS = 4096 };
 
-const struct fuzz_limits fuzz_limits = {.bytes = 1 << 20, .factor = 200};
+const struct fuzz_limits fuzz_limits = {.bytes = 1 << 20, .factor = 16};
 
 static status read_tensor(const struct safetensors *file, const struct safetensors_tensor *tensor)
 {

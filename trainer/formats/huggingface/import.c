@@ -21,7 +21,7 @@
 #include "trainer/formats/checkpoint/rewrite.h"
 #include "trainer/formats/huggingface/added_tokens.h"
 #include "trainer/formats/huggingface/huggingface_impl.h"
-#include "trainer/formats/huggingface/json_file.h"
+#include "trainer/formats/huggingface/json_members.h"
 #include "trainer/formats/huggingface/tensor_aliases.h"
 #include "trainer/model/architecture.h"
 #include "trainer/setup/derive.h"
@@ -30,6 +30,7 @@
 static const char weights_name[] = "model.safetensors";
 static const char index_name[] = "model.safetensors.index.json";
 static const size_t index_limit_bytes = (size_t)64 << 20;
+enum { MEMBER_BYTES_MAX = 1 << 20 }; /* of the index, except for weight_map */
 
 const char *const huggingface_tokenizer_files[] = {
     "tokenizer.json",
@@ -79,29 +80,64 @@ static status open_indexed(struct huggingface_import_job *job, const char *index
     return STATUS_OK;
 }
 
-static status open_map(struct huggingface_import_job *job, const char *index, const json_t *map)
+static status open_mapped(struct huggingface_import_job *job, struct json_members *index,
+                          const char *tensor)
 {
-    const char *tensor;
-    json_t *value;
-    REQUIRE(json_is_object(map) && json_object_size(map) > 0, STATUS_DATA,
-            "%s: weight_map is missing or empty", index);
-    json_object_foreach((json_t *)map, tensor, value)
-    {
-        const struct safetensors *file = NULL;
-        TRY(open_indexed(job, index, json_string_value(value), &file));
-        REQUIRE(safetensors_find(file, tensor) != NULL, STATUS_DATA,
-                "%s: %.200s is not in %s, the file that weight_map names", index, tensor,
-                safetensors_path(file));
+    const struct safetensors *file = NULL;
+    char *name = NULL;
+    TRY(json_members_is_next(index, '"') ? json_members_read_text(index, &name) : STATUS_OK);
+    TRY(open_indexed(job, index->source, name, &file));
+    REQUIRE(safetensors_find(file, tensor) != NULL, STATUS_DATA,
+            "%s: %.200s is not in %s, the file that weight_map names", index->source, tensor,
+            safetensors_path(file));
+    return STATUS_OK;
+}
+
+static status open_map(struct huggingface_import_job *job, struct json_members *index)
+{
+    char *tensor;
+    TRY(json_members_begin(index));
+    TRY(json_members_next(index, &tensor));
+    while (tensor != NULL) {
+        TRY(open_mapped(job, index, tensor));
+        TRY(json_members_next(index, &tensor));
     }
     return STATUS_OK;
 }
 
+/* Reads a member of the index. Only weight_map is used. The index is read one name at a time,
+ * because a tree of it would take twenty times its size. */
+static status read_index_member(struct huggingface_import_job *job, struct json_members *index,
+                                const char *name)
+{
+    json_t *unused;
+    if (strcmp(name, "weight_map") == 0 && json_members_is_next(index, '{')) {
+        return open_map(job, index);
+    }
+    TRY(json_members_read(index, MEMBER_BYTES_MAX, &unused));
+    json_decref(unused);
+    return STATUS_OK;
+}
+
+static status read_index(struct huggingface_import_job *job, struct json_members *index)
+{
+    char *name;
+    TRY(json_members_begin(index));
+    TRY(json_members_next(index, &name));
+    while (name != NULL) {
+        TRY(read_index_member(job, index, name));
+        TRY(json_members_next(index, &name));
+    }
+    REQUIRE(job->file_count > 0, STATUS_DATA, "%s: weight_map is missing or empty", index->source);
+    return json_members_finish(index);
+}
+
 static status open_index(struct huggingface_import_job *job, const char *path)
 {
-    json_t *index = NULL;
-    TRY(json_file_load(path, index_limit_bytes, &index));
-    status result = open_map(job, path, json_object_get(index, "weight_map"));
-    json_decref(index);
+    struct json_members index = {.source = path};
+    TRY(file_read(path, index_limit_bytes, &index.text, &index.bytes));
+    status result = read_index(job, &index);
+    free(index.text);
     return result;
 }
 

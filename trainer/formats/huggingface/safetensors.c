@@ -1,5 +1,6 @@
-/* Reads safetensors files. jansson parses the header. Every number in it is bounded before it is
- * used. The tensors, sorted by their first byte, must cover the data without gaps and overlaps. */
+/* Reads safetensors files. The header is parsed one tensor at a time, so that the memory is at most
+ * the header and 128 bytes per tensor. Every number in it is bounded before it is used. The
+ * tensors, sorted by their first byte, must cover the data without gaps and overlaps. */
 #include "trainer/formats/huggingface/safetensors.h"
 
 #include <errno.h>
@@ -15,10 +16,12 @@
 #include "base/file.h"
 #include "base/memory.h"
 #include "base/tensor.h"
+#include "trainer/formats/huggingface/json_members.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "elements are read without a byte swap");
 
 enum { LENGTH_BYTES = 8, BLOCK_ELEMENTS = 1 << 14 };
+enum { TENSORS_MAX = 1 << 18, DESCRIPTION_BYTES_MAX = 4096 };
 static const int64_t header_limit_bytes = 100000000; /* limit of the format */
 static const int64_t elements_max = (int64_t)1 << 56;
 
@@ -26,8 +29,10 @@ struct safetensors {
     char path[FILE_PATH_BYTES];
     int descriptor;
     int64_t bytes, data_first; /* file size; offset of the first tensor */
+    char *text;                /* the header, which contains the names */
     struct safetensors_tensor *tensors;
     int count;
+    int64_t capacity;
     const struct safetensors_tensor **by_name; /* [count] sorted by name */
 };
 
@@ -141,15 +146,13 @@ static status parse_offsets(const struct safetensors *f, const json_t *item, int
     return STATUS_OK;
 }
 
-static status parse_tensor(struct safetensors *f, const char *name, const json_t *item)
+static status parse_tensor(struct safetensors *f, char *name, const json_t *item)
 {
-    struct safetensors_tensor *t = &f->tensors[f->count];
     int element_bytes = 0;
-    REQUIRE(json_is_object(item), STATUS_DATA, "%s: the description of %.200s is not an object",
-            f->path, name);
-    t->name = strdup(name);
-    REQUIRE(t->name != NULL, STATUS_INTERNAL, "out of memory for the header of %s", f->path);
-    f->count++;
+    REQUIRE(f->count < TENSORS_MAX, STATUS_DATA, "%s: more than %d tensors", f->path, TENSORS_MAX);
+    TRY(RESERVE(f->tensors, f->capacity, f->count + 1, f->path));
+    struct safetensors_tensor *t = &f->tensors[f->count++];
+    *t = (struct safetensors_tensor){.name = name};
     TRY(parse_dtype(f, item, t, &element_bytes));
     TRY(parse_shape(f, item, t));
     return parse_offsets(f, item, element_bytes, t);
@@ -157,15 +160,18 @@ static status parse_tensor(struct safetensors *f, const char *name, const json_t
 
 /* ---- the header ---- */
 
-static status check_metadata(const struct safetensors *f, const json_t *metadata)
+static status check_metadata(const struct safetensors *f, struct json_members *header)
 {
-    const char *key;
-    json_t *value;
-    REQUIRE(json_is_object(metadata), STATUS_DATA, "%s: __metadata__ is not an object", f->path);
-    json_object_foreach((json_t *)metadata, key, value)
-    {
-        REQUIRE(json_is_string(value), STATUS_DATA, "%s: __metadata__: %.200s is not a string",
-                f->path, key);
+    char *key;
+    REQUIRE(json_members_is_next(header, '{'), STATUS_DATA, "%s: __metadata__ is not an object",
+            f->path);
+    TRY(json_members_begin(header));
+    TRY(json_members_next(header, &key));
+    while (key != NULL) {
+        REQUIRE(json_members_is_next(header, '"'), STATUS_DATA,
+                "%s: __metadata__: %.200s is not a string", f->path, key);
+        TRY(json_members_check_text(header));
+        TRY(json_members_next(header, &key));
     }
     return STATUS_OK;
 }
@@ -192,16 +198,24 @@ static status sort_names(struct safetensors *f)
         f->by_name[i] = &f->tensors[i];
     }
     qsort(f->by_name, (size_t)f->count, sizeof *f->by_name, compare_names);
+    for (int i = 1; i < f->count; i++) {
+        REQUIRE(strcmp(f->by_name[i - 1]->name, f->by_name[i]->name) != 0, STATUS_DATA,
+                "%s: duplicate tensor %.200s", f->path, f->by_name[i]->name);
+    }
     return STATUS_OK;
 }
 
-/* Checks that each byte of the data belongs to exactly one tensor. */
-static status check_offsets(struct safetensors *f)
+static void sort_offsets(struct safetensors *f)
 {
-    int64_t end = f->data_first;
     if (f->count > 1) {
         qsort(f->tensors, (size_t)f->count, sizeof *f->tensors, compare_offsets);
     }
+}
+
+/* Checks that each byte of the data belongs to exactly one tensor. */
+static status check_offsets(const struct safetensors *f)
+{
+    int64_t end = f->data_first;
     for (int i = 0; i < f->count; i++) {
         const struct safetensors_tensor *t = &f->tensors[i];
         REQUIRE(t->first_byte >= end, STATUS_DATA, "%s: the bytes of %s and %s overlap", f->path,
@@ -216,22 +230,33 @@ static status check_offsets(struct safetensors *f)
     return STATUS_OK;
 }
 
-static status parse_header(struct safetensors *f, json_t *header)
+static status parse_member(struct safetensors *f, struct json_members *header, char *name)
 {
-    const char *name;
     json_t *item;
-    REQUIRE(json_is_object(header), STATUS_DATA, "%s: the header is not a JSON object", f->path);
-    TRY(ALLOCATE(f->tensors, json_object_size(header) + 1, f->path));
-    json_object_foreach(header, name, item)
-    {
-        if (strcmp(name, "__metadata__") == 0) {
-            TRY(check_metadata(f, item));
-        } else {
-            TRY(parse_tensor(f, name, item));
-        }
+    if (strcmp(name, "__metadata__") == 0) {
+        return check_metadata(f, header);
     }
-    TRY(check_offsets(f));
-    return sort_names(f);
+    REQUIRE(json_members_is_next(header, '{'), STATUS_DATA,
+            "%s: the description of %.200s is not an object", f->path, name);
+    TRY(json_members_read(header, DESCRIPTION_BYTES_MAX, &item));
+    status result = parse_tensor(f, name, item);
+    json_decref(item);
+    return result;
+}
+
+static status parse_header(struct safetensors *f, struct json_members *header)
+{
+    char *name;
+    TRY(json_members_begin(header));
+    TRY(json_members_next(header, &name));
+    while (name != NULL) {
+        TRY(parse_member(f, header, name));
+        TRY(json_members_next(header, &name));
+    }
+    TRY(json_members_finish(header));
+    sort_offsets(f);
+    TRY(sort_names(f));
+    return check_offsets(f);
 }
 
 static status read_length(struct safetensors *f, int64_t *out)
@@ -257,21 +282,14 @@ static status read_length(struct safetensors *f, int64_t *out)
 static status read_header(struct safetensors *f)
 {
     int64_t length = 0;
+    char source[FILE_PATH_BYTES + 16];
     TRY(read_length(f, &length));
-    char *text = NULL;
-    TRY(ALLOCATE(text, (size_t)length + 1, f->path));
+    TRY(ALLOCATE(f->text, (size_t)length + 1, f->path));
     f->data_first = LENGTH_BYTES + length;
-    status result = read_bytes(f, LENGTH_BYTES, (size_t)length, text);
-    if (result == STATUS_OK) {
-        json_error_t error;
-        json_t *header = json_loadb(text, (size_t)length, JSON_REJECT_DUPLICATES, &error);
-        result = header != NULL ? parse_header(f, header)
-                                : RAISE_STATUS(STATUS_DATA, "%s: the header, line %d column %d: %s",
-                                               f->path, error.line, error.column, error.text);
-        json_decref(header);
-    }
-    free(text);
-    return result;
+    TRY(read_bytes(f, LENGTH_BYTES, (size_t)length, f->text));
+    snprintf(source, sizeof source, "%s: the header", f->path);
+    struct json_members header = {.source = source, .text = f->text, .bytes = (size_t)length};
+    return parse_header(f, &header);
 }
 
 static status open_file(struct safetensors *f)
@@ -307,11 +325,9 @@ void safetensors_close(struct safetensors **file)
     if (f->descriptor >= 0) {
         close(f->descriptor);
     }
-    for (int i = 0; i < f->count; i++) {
-        free(f->tensors[i].name);
-    }
     free(f->by_name);
     free(f->tensors);
+    free(f->text);
     free(f);
     *file = NULL;
 }
@@ -329,7 +345,7 @@ const struct safetensors_tensor *safetensors_tensors(const struct safetensors *f
 
 const struct safetensors_tensor *safetensors_find(const struct safetensors *file, const char *name)
 {
-    struct safetensors_tensor wanted = {.name = (char *)name};
+    struct safetensors_tensor wanted = {.name = name};
     const struct safetensors_tensor *key = &wanted;
     const struct safetensors_tensor **found =
         bsearch(&key, file->by_name, (size_t)file->count, sizeof *file->by_name, compare_names);

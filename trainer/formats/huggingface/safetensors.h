@@ -6,7 +6,8 @@
  *     the rest     contiguous row-major tensors, little-endian; offsets count from here
  *
  * Files are not trusted: the lengths, offsets and shapes of all tensors must describe exactly the
- * bytes of the file, without overlaps and gaps. Elements are read and written in blocks.
+ * bytes of the file, without overlaps and gaps. A file has at most 2^18 tensors, so the memory is
+ * at most 64 MB more than the header. Elements are read and written in blocks.
  *
  * Source    format description in github.com/huggingface/safetensors */
 #pragma once
@@ -25,7 +26,7 @@ enum safetensors_dtype {
 };
 
 struct safetensors_tensor {
-    char *name;
+    const char *name;
     enum safetensors_dtype dtype;
     char dtype_name[16];
     int dimensions; /* 0: a scalar */

@@ -199,7 +199,7 @@ static void test_folders(void)
     write_file(folder, index, "{\"weight_map\": {}}");
     check_refused(folder, STATUS_DATA, "weight_map is missing or empty");
     write_file(folder, index, "{");
-    check_refused(folder, STATUS_DATA, "index.json:1:");
+    check_refused(folder, STATUS_DATA, "index.json, line 1");
 
     /* Import and export copy the tokenizer; one with more ids than the model has is refused. */
     struct tokenizer *t = NULL;
@@ -290,6 +290,24 @@ static void test_headers(void)
          "duplicate"},
         {"{\"__metadata__\":{\"a\":1}}", 0, "__metadata__: a is not a string"},
         {"{\"__metadata__\":[]}", 0, "__metadata__ is not an object"},
+        {"{\"\\u0061\":" TENSOR("F32", "[2]", "[0,8]") ",\"a\":" TENSOR("F32", "[2]", "[0,8]") "}",
+         8, "duplicate"},
+        {"{\"a\":" TENSOR("F32", "[2]", "[0,8]") ",}", 8, "column 55: '\"' expected"},
+        {"{\"a\":" TENSOR("F32", "[0]", "[0,0]") "\"b\":" TENSOR("F32", "[0]", "[0,0]") "}", 0,
+         "',' expected"},
+        {"{\"a\":" TENSOR("F32", "[2]", "[0,8]") "} x", 8, "the end is expected"},
+        {"{\"a\" 3}", 0, "':' expected"},
+        {"{\"a\x01\":3}", 0, "control character"},
+        {"{\"a\\u0000\":" TENSOR("F32", "[2]", "[0,8]") "}", 8, "the header, line 1"},
+        {"{\"\xff\":" TENSOR("F32", "[2]", "[0,8]") "}", 8, "the header, line 1"},
+        {"{\"__metadata__\":{\"a\":\"\\u00e9 \\\\ \\n\"},\n \"b\":" TENSOR("F32", "[2]",
+                                                                           "[0,8]") "}",
+         8, NULL},
+        {"{\"__metadata__\":{\"a\":\"\\x\"}}", 0, "invalid escape"},
+        {"{\"__metadata__\":{\"a\":\"\\u00g0\"}}", 0, "invalid escape"},
+        {"{\"__metadata__\":{\"a\":\"\xc3\"}}", 0, "invalid UTF-8"},
+        {"{\"__metadata__\":{\"a\":\"b\\", 0, "the text does not end"},
+        {"{\"__metadata__\":{\"a\":\"b\"}", 0, "the text ends too early"},
         {"[]", 0, "not a JSON object"},
         {"{", 0, "the header, line 1"},
         {"", 0, "the header, line 1"},

@@ -1,0 +1,54 @@
+/* The members of a large JSON object, one at a time. The memory does not depend on their number: a
+ * tree of a whole header of safetensors takes twenty times its size.
+ *
+ * A text from a foreign file is not trusted. The caller limits the size of each value.
+ *
+ * Calls     json_members_begin, then json_members_next for each member, and after each name one
+ *           call for its value: json_members_read, json_members_read_text,
+ *           json_members_check_text, or json_members_begin for the members of a nested object.
+ *           Last json_members_finish */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "base/status.h"
+
+struct json_t;
+
+struct json_members {
+    const char *source; /* for messages */
+    char *text;         /* [bytes], borrowed; texts are decoded in place */
+    size_t bytes;
+    size_t at;             /* position of the next byte */
+    bool is_after_a_value; /* of the current object */
+};
+
+/* json_members_begin - read the start of an object, which is the whole text or a value.
+ *
+ * Errors    STATUS_DATA naming source and position, as of all functions here */
+status json_members_begin(struct json_members *m);
+
+/* json_members_next - read the name of the next member. *name is NULL at the end of the object.
+ *
+ * Memory    *name points into the text */
+status json_members_next(struct json_members *m, char **name);
+
+/* json_members_read - read any value of at most limit_bytes.
+ *
+ * Memory    the caller releases *out with json_decref */
+status json_members_read(struct json_members *m, size_t limit_bytes, struct json_t **out);
+
+/* json_members_read_text - read a value that is a text.
+ *
+ * Memory    *out points into the text */
+status json_members_read_text(struct json_members *m, char **out);
+
+/* json_members_check_text - check a value that is a text of any size, without decoding it. */
+status json_members_check_text(struct json_members *m);
+
+/* json_members_is_next - return whether the next value or name begins with this character. */
+bool json_members_is_next(struct json_members *m, char first);
+
+/* json_members_finish - check that nothing follows the object. */
+status json_members_finish(struct json_members *m);

@@ -402,7 +402,9 @@ report_end() {
         return
     fi
     # Code 138: SIGUSR1 ended mpirun or a rank outside the time in which it handles the signal. Code
-    # -1: bash lost the code, because the signal arrived while mpirun ended.
+    # -1: bash lost the code, because the signal arrived while mpirun ended. At the time limit,
+    # `timeout` sends the signal.
+    [ -z "$time_limit" ] || [ $SECONDS -lt "$time_limit" ] || stop_requested=yes
     if [ $stop_requested = yes ] && { [ "$code" = 138 ] || [ "$code" = -1 ]; }; then
         echo 'launch_mpirun.sh: stopped while mpirun started or ended; checkpoints are complete' >&2
         code=75

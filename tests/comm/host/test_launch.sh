@@ -49,6 +49,9 @@ tail -n 1 "$folder/output" | grep -q '\[E-RANK-LOST\]$' ||
     fail 'the last line is not from the launcher'
 run_job -n 2 --time-limit 3 --grace 10 "$program" child until_stopped x
 check_job 75 'running' 'a time limit'
+# The signal at the time limit ends ranks that do not handle it yet, as while a job starts.
+run_job -n 2 --time-limit 2 --grace 10 sleep 60
+check_job 75 'stopped while mpirun started or ended' 'a time limit during the start'
 
 # an mpirun that does not exit after its ranks
 mkdir "$folder/bin"

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/input/line_reader.h"
+#include "base/text.h"
 #include "base/utf8.h"
 
 enum { SOURCE, TARGET, FILES };
@@ -17,9 +18,18 @@ struct aligned_reader {
     void *user;
 };
 
+static bool is_blank(const char *text, size_t bytes)
+{
+    size_t i = 0;
+    while (i < bytes && text_is_space(text[i])) {
+        i++;
+    }
+    return i == bytes;
+}
+
 /* Makes a JSON string of a line, without a byte order mark at the beginning of the file and without
  * a carriage return at the end of the line. */
-static status make_text(const struct line_reader *r, const char *path, json_t **out)
+static status make_text(const struct line_reader *r, json_t **out)
 {
     const char *text = r->line;
     size_t bytes = r->bytes;
@@ -28,13 +38,15 @@ static status make_text(const struct line_reader *r, const char *path, json_t **
     bytes -= has_mark ? 3 : 0;
     bytes -= bytes > 0 && text[bytes - 1] == '\r';
     TRY(line_reader_check_length(r));
+    REQUIRE(!is_blank(text, bytes), STATUS_DATA, "the line is empty");
     *out = json_stringn(text, bytes); /* NULL if the text is not UTF-8 */
-    REQUIRE(*out != NULL, STATUS_DATA, "the line of %s is not valid UTF-8; " UTF8_REMEDY, path);
+    REQUIRE(*out != NULL, STATUS_DATA, "the line is not valid UTF-8; " UTF8_REMEDY);
     return STATUS_OK;
 }
 
-/* Checks that both files have this line, and makes a row of it. */
-static status make_row(const struct aligned_reader *a, json_t *row)
+/* Checks that both files have this line, and makes a row of it. After an error, row->path is the
+ * file with the fault. */
+static status make_row(const struct aligned_reader *a, struct jsonl_row *row)
 {
     static const char *const fields[FILES] = {"source", "target"};
     for (int i = 0; i < FILES; i++) {
@@ -45,10 +57,12 @@ static status make_row(const struct aligned_reader *a, json_t *row)
     }
     for (int i = 0; i < FILES; i++) {
         json_t *text = NULL;
-        TRY(make_text(&a->lines[i], a->paths[i], &text));
-        REQUIRE(json_object_set_new(row, fields[i], text) == 0, STATUS_INTERNAL,
+        row->path = a->paths[i];
+        TRY(make_text(&a->lines[i], &text));
+        REQUIRE(json_object_set_new(row->value, fields[i], text) == 0, STATUS_INTERNAL,
                 "out of memory for a row");
     }
+    row->path = a->paths[SOURCE];
     return STATUS_OK;
 }
 
@@ -59,7 +73,7 @@ static status use_lines(struct aligned_reader *a)
                             .value = json_object(),
                             .bytes = a->lines[SOURCE].bytes + a->lines[TARGET].bytes};
     REQUIRE(row.value != NULL, STATUS_INTERNAL, "out of memory for a row");
-    status result = make_row(a, row.value);
+    status result = make_row(a, &row);
     if (result == STATUS_OK) {
         result = a->use(a->user, &row);
         a->bad->has_good_row = a->bad->has_good_row || result == STATUS_OK;

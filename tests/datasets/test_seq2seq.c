@@ -160,7 +160,13 @@ static void test_aligned(void)
     target = write_text("d.es", "la\n\xff\nde\n");
     o.skip_bad_rows = false;
     CHECK_FAILS(prepare_file(source, target, "aligned", o, &report), STATUS_DATA,
-                "d.es is not valid UTF-8");
+                "d.es:2: the line is not valid UTF-8");
+    /* The error names the file with the empty line. */
+    target = write_text("e.es", "la\n \r\nde\n");
+    CHECK_FAILS(prepare_file(source, target, "aligned", o, &report), STATUS_DATA,
+                "e.es:2: the line is empty");
+    CHECK_FAILS(prepare_file(target, source, "aligned", o, &report), STATUS_DATA,
+                "e.es:2: the line is empty");
 }
 
 /* ---- batches ---- */

@@ -7,6 +7,7 @@
 #include "base/memory.h"
 #include "kernels/cpu/gemm/divisions.h"
 #include "kernels/cpu/gemm/grid.h"
+#include "kernels/cpu/gemm/plans.h"
 #include "kernels/cpu/matmul.h"
 #include "tests/kernels/operation.h"
 
@@ -352,6 +353,31 @@ static void check_comparison_memory(struct device *dev)
     CHECK(munmap(memory, bytes) == 0);
 }
 
+/* After a failed allocation of larger buffers, all threads still have the smaller ones. */
+static void check_failed_growth(struct device *dev)
+{
+    enum { THREADS = 3, BYTES = 4096 };
+    struct kernels_limits limits = operation_limits(1);
+    struct kernels *k = NULL;
+    struct matmul *m = NULL;
+    void *before[THREADS];
+    CHECK_OK(kernels_create(dev, DTYPE_F32, THREADS, &limits, &k));
+    CHECK_OK(matmul_create(k, &m));
+    CHECK_OK(plans_reserve_copies(m, BYTES));
+    for (int i = 0; i < THREADS; i++) {
+        before[i] = plans_copy_memory(m, i);
+    }
+    CHECK_FAILS(plans_reserve_copies(m, (size_t)1 << 60), STATUS_INTERNAL, "copies of operands");
+    CHECK_OK(plans_reserve_copies(m, BYTES));
+    for (int i = 0; i < THREADS; i++) {
+        CHECK(before[i] != NULL && plans_copy_memory(m, i) == before[i]);
+        memset(before[i], 1, BYTES);
+    }
+    CHECK_OK(plans_reserve_copies(m, 2 * BYTES));
+    matmul_destroy(&m);
+    CHECK_OK(kernels_destroy(&k));
+}
+
 /* Prints the idle shares of the operations of a model for a dtype and numbers of threads. */
 static void print_model_shares(struct device *dev, char **arguments)
 {
@@ -399,6 +425,9 @@ int main(int argc, char **argv)
         }
     }
     check_small_products(dev);
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+    check_failed_growth(dev); /* a sanitizer ends the process instead */
+#endif
     if (!operation_is_emulated()) {
         check_comparison_memory(dev);
     }

@@ -264,23 +264,33 @@ done:
     return result;
 }
 
-/* Grows a buffer of every thread to the size that a plan needs. */
+/* Grows a buffer of every thread to the size that a plan needs. After an error all threads keep the
+ * smaller buffers, which earlier plans use. */
 static status grow_buffer(struct matmul *m, enum buffer which, size_t bytes)
 {
-    if (bytes <= m->buffer_bytes[which]) {
-        return STATUS_OK;
-    }
-    for (int i = 0; i < m->threads; i++) {
-        device_release(m->device, m->states[i].buffer[which], m->buffer_bytes[which]);
-        m->states[i].buffer[which] = NULL;
-    }
-    m->buffer_bytes[which] = bytes;
     const char *name =
         which == BUFFER_SCRATCH ? "the scratchpad of a GEMM" : "copies of operands of a GEMM";
-    for (int i = 0; i < m->threads; i++) {
-        TRY(device_allocate(m->device, bytes, name, &m->states[i].buffer[which]));
+    size_t old_bytes = m->buffer_bytes[which];
+    if (bytes <= old_bytes) {
+        return STATUS_OK;
     }
-    return STATUS_OK;
+    void **buffers = NULL; /* of each thread: the new one, then the one that is released */
+    TRY(ALLOCATE(buffers, m->threads, name));
+    status result = STATUS_OK;
+    for (int i = 0; i < m->threads && result == STATUS_OK; i++) {
+        result = device_allocate(m->device, bytes, name, &buffers[i]);
+    }
+    for (int i = 0; i < m->threads && result == STATUS_OK; i++) {
+        void *grown = buffers[i];
+        buffers[i] = m->states[i].buffer[which];
+        m->states[i].buffer[which] = grown;
+    }
+    m->buffer_bytes[which] = result == STATUS_OK ? bytes : old_bytes;
+    for (int i = 0; i < m->threads; i++) {
+        device_release(m->device, buffers[i], result == STATUS_OK ? old_bytes : bytes);
+    }
+    free(buffers);
+    return result;
 }
 
 struct layouts {

@@ -37,7 +37,8 @@ status plans_find(struct matmul *m, struct plan_key key, struct plan **out);
  * Returns   the status of oneDNN; 0: no error */
 int plans_run(struct matmul *m, const struct plan *p, int thread, const struct plan_operands *o);
 
-/* plans_reserve_copies - allocate memory of this size for each thread, for copies of operands. */
+/* plans_reserve_copies - allocate memory of this size for each thread, for copies of operands.
+ * After an error each thread keeps the memory that it had. */
 status plans_reserve_copies(struct matmul *m, size_t bytes);
 
 /* plans_copy_memory - return the memory of a thread that plans_reserve_copies allocated. */

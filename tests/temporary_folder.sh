@@ -4,15 +4,36 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 cd "$folder" || exit 1
 
-# fail TEXT: end the test.
+outputs=(out stderr output log) # fail prints the end of each of these files
+
+# fail TEXT: end the test. Prints the lines of the test that led here, the innermost one first, and
+# the last output of the program.
 fail() {
-    echo "failed: $1" >&2
+    local i file text="failed: $1"
+    {
+        for ((i = 1; i < ${#BASH_SOURCE[@]}; i++)); do
+            case ${BASH_SOURCE[i]} in
+            */temporary_folder.sh | */tiny_training.sh) ;;
+            *)
+                echo "${BASH_SOURCE[i]}:${BASH_LINENO[i - 1]}: $text"
+                text='called from here'
+                ;;
+            esac
+        done
+        [ "$text" = 'called from here' ] || echo "$text"
+        for file in "${outputs[@]}"; do
+            if [ -s "$file" ]; then
+                echo "--- the last lines of $file:"
+                tail -n 40 "$file" | cut -b 1-1000
+            fi
+        done
+    } >&2
     exit 1
 }
 
 # run_part PART: run the function test_PART, a part of the comment `# ctest: parts` of the test.
 run_part() {
     declare -F "test_${1:-}" >/dev/null ||
-        fail "no part '${1:-}'; the parts are $(sed -n 's/^# ctest: parts //p' "$0" | tr '\n' ' ')"
+        fail "there is no part '${1:-}': the test has no function test_${1:-}"
     "test_$1"
 }

@@ -3,14 +3,7 @@
 # ctest: name docs_can_fail
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd -P)
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-
-fail() {
-    echo "failed: $1" >&2
-    cat "$folder/log" >&2
-    exit 1
-}
+source "$here/../temporary_folder.sh"
 
 check_page() { # CODE LINE...: run a page of these lines, which must end with this code
     local expected=$1 code=0

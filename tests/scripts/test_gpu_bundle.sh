@@ -13,8 +13,7 @@ set -u
 build=$1
 source=${BIREME_SOURCE_DIR:?}
 export XZ_OPT=-0 # the default level takes a minute
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
+source "$source/tests/temporary_folder.sh"
 root=${BUNDLE_ROOT:-$folder/root}
 
 skip() {
@@ -22,17 +21,12 @@ skip() {
     exit 77
 }
 
-fail() {
-    echo "failed: $*" >&2
-    exit 1
-}
-
 expect_error() { # CODE TEXT ARGUMENT...
     local code=$1 text=$2
     shift 2
     "$source/scripts/gpu_bundle.sh" "$@" >"$folder/output" 2>&1
     [ $? = "$code" ] && grep -q "$text" "$folder/output" ||
-        fail "gpu_bundle $*: $(cat "$folder/output")"
+        fail "gpu_bundle.sh $* did not end with $code and '$text'"
 }
 
 expect_error 64 'gpu_bundle.sh \[--build DIR\] OUT_DIR'
@@ -53,7 +47,7 @@ if [ "${BIREME_LONG:-0}" = 1 ] && [ -n "$nvcc" ]; then
 fi
 "$source/scripts/gpu_bundle.sh" ${options[@]+"${options[@]}"} "$folder/bundle" \
     >"$folder/output" 2>&1 ||
-    fail "gpu_bundle.sh failed: $(tail -n 20 "$folder/output")"
+    fail "gpu_bundle.sh ended with $?"
 if command -v python3 >/dev/null; then
     (cd "$folder/bundle/scripts/bench" && python3 -c 'import bench_gpu') ||
         fail "the bundle lacks a module of bench_gpu.py"
@@ -67,14 +61,14 @@ rebuild() {
     local code=$1 text=$2
     "$folder/bundle/scripts/gpu/gpu_rebuild.sh" "$folder/bundle" >"$folder/output" 2>&1
     [ $? = "$code" ] && grep -q "$text" "$folder/output" ||
-        fail "gpu_rebuild.sh: not code $code with '$text': $(cat "$folder/output")"
+        fail "gpu_rebuild.sh: not code $code with '$text'"
 }
 
 expect_usage() { # CODE ARGUMENT...
     local code=$1
     shift
     "$source/scripts/gpu/gpu_rebuild.sh" "$@" >"$folder/output" 2>&1
-    [ $? = "$code" ] || fail "gpu_rebuild.sh $* did not end with $code: $(cat "$folder/output")"
+    [ $? = "$code" ] || fail "gpu_rebuild.sh $* did not end with $code"
 }
 
 expect_usage 64

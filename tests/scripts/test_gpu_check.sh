@@ -5,17 +5,9 @@
 # ctest: timeout 200
 set -u
 check=${BIREME_SOURCE_DIR:?}/scripts/gpu_check.sh
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-cd "$folder" || exit 1
+source "$BIREME_SOURCE_DIR/tests/temporary_folder.sh"
 program=${BIREME_PROGRAM:?}
 unset BIREME_PROGRAM
-
-fail() {
-    echo "failed: $1; output:" >&2
-    cat output >&2
-    exit 1
-}
 
 # run_check CODE ARGUMENT...: run gpu_check.sh, which must end with this code.
 run_check() {

@@ -7,8 +7,7 @@
 # CUDA toolkit.
 set -euo pipefail
 source=${BIREME_SOURCE_DIR:?}
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
+source "$source/tests/temporary_folder.sh"
 
 # compile_header ROOT HEADER FLAG...: compile a file that contains only this header.
 # CPU_VARIANT is the instruction set in the names of kernels/cpu.
@@ -59,7 +58,5 @@ echo 'int64_t base_count(void);' >"$folder/tree/base/incomplete.h"
 if check_headers "$folder/tree" >"$folder/out" ||
     ! grep -q '^base/incomplete.h does not compile alone' "$folder/out" ||
     ! grep -q '2 headers, 1 broken' "$folder/out"; then
-    echo "the check did not find a header without its include:"
-    cat "$folder/out"
-    exit 1
+    fail 'the check did not find a header without its include'
 fi

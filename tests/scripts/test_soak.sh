@@ -11,14 +11,7 @@ command -v mpirun >/dev/null && "$BIREME_PROGRAM" --version | grep -q '^MPI  *MP
     exit 77
 }
 soak=$BIREME_SOURCE_DIR/scripts/soak.sh
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-
-fail() {
-    echo "failed: $1" >&2
-    cat "$folder/output" >&2
-    exit 1
-}
+source "$BIREME_SOURCE_DIR/tests/temporary_folder.sh"
 
 "$soak" 0.5 3 "$folder/report.md" >"$folder/output" 2>&1 || fail "exit code $?"
 grep -qE '^- \*\*Main result:\*\* [1-9][0-9]* faults in [1-9][0-9]* runs; nothing was lost' \

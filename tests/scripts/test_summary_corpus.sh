@@ -2,9 +2,7 @@
 # The pairs of scripts/summary_corpus.sh from the text of pages: aligned, shortened, each text once.
 # The three parts share no summary and no text.
 set -eu
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-cd "$folder"
+source "${BIREME_SOURCE_DIR:?}/tests/temporary_folder.sh"
 mkdir pages
 # write_page NAME SUMMARY WORD: a page with a description of 60 words.
 write_page() {
@@ -19,10 +17,8 @@ write_page copy 'another summary of the same text' word
 write_page unnamed 'x' text
 printf 'NAME\nshort - a page without a body\n\nDESCRIPTION\nA few words.\n' >pages/short.1.txt
 printf 'NAME\nlist, lists - two names\n\nFILES\n%s\n' "$(seq -s ' ' 60)" >pages/list.1.txt
-LENGTH=80 "${BIREME_SOURCE_DIR:?}/scripts/summary_corpus.sh" out "$folder/pages" 2>log || {
-    cat log
-    exit 1
-}
+LENGTH=80 "${BIREME_SOURCE_DIR:?}/scripts/summary_corpus.sh" out "$folder/pages" 2>log ||
+    fail "summary_corpus.sh ended with $?"
 paste -d'|' <(cat out/*.text) <(cat out/*.summary) | LC_ALL=C sort >pairs
 grep -q '^second - line0 line1 .* line[0-9]*|print the last lines$' pairs
 grep -q '^list - 1 2 3 .*|two names$' pairs

@@ -6,9 +6,7 @@ command -v msgfmt >/dev/null || {
     echo "skipped: no msgfmt (package gettext)"
     exit 77
 }
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-cd "$folder"
+source "${BIREME_SOURCE_DIR:?}/tests/temporary_folder.sh"
 catalogues=unpacked/usr/share/locale/es/LC_MESSAGES
 mkdir -p $catalogues
 {
@@ -27,19 +25,11 @@ mkdir -p $catalogues
 } >es.po
 msgfmt -o $catalogues/a.mo es.po
 
-# fail TEXT: end the test.
-fail() {
-    echo "failed: $1" >&2
-    exit 1
-}
-
 # make_corpus FOLDER: write the pairs of a folder with packages to out, and sorted to pairs.
 make_corpus() {
     rm -rf out
-    "${BIREME_SOURCE_DIR:?}/scripts/translation_corpus.sh" out es "$folder/$1" 2>log || {
-        cat log
-        exit 1
-    }
+    "${BIREME_SOURCE_DIR:?}/scripts/translation_corpus.sh" out es "$folder/$1" 2>log ||
+        fail "translation_corpus.sh ended with $?"
     paste -d'|' <(cat out/*.en) <(cat out/*.es) | LC_ALL=C sort >pairs
 }
 make_corpus unpacked

@@ -12,13 +12,6 @@ one_core=()
 [ -z "${TSAN_OPTIONS:-}" ] ||
     one_core=(taskset -c "$(taskset -pc $$ | sed 's/.*: *\([0-9]*\).*/\1/')")
 
-# fail TEXT: end the test; print the text and the file `stderr`.
-fail() {
-    echo "failed: $1; stderr:" >&2
-    cat stderr >&2
-    exit 1
-}
-
 run_seconds=50 # time limit of run_bireme
 [ -z "${ASAN_OPTIONS:-}${TSAN_OPTIONS:-}" ] || run_seconds=150
 

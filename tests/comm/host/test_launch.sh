@@ -10,15 +10,8 @@
 # ctest: timeout 120
 set -u
 program=$1
-launch=${BIREME_SOURCE_DIR:-.}/scripts/launch_mpirun.sh
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-
-fail() {
-    echo "failed: $1; output:" >&2
-    cat "$folder/output" >&2
-    exit 1
-}
+launch=${BIREME_SOURCE_DIR:?}/scripts/launch_mpirun.sh
+source "$BIREME_SOURCE_DIR/tests/temporary_folder.sh"
 
 # check_job CODE TEXT CASE: the last job ended with this exit code and printed this text.
 check_job() {

@@ -11,16 +11,10 @@
 # ctest: timeout 120
 set -u
 program=$1
-launch=${BIREME_SOURCE_DIR:-.}/scripts/launch_mpirun.sh
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
+launch=${BIREME_SOURCE_DIR:?}/scripts/launch_mpirun.sh
+source "$BIREME_SOURCE_DIR/tests/temporary_folder.sh"
+outputs+=(sockets)
 token=network-$$
-
-fail() {
-    echo "failed: $1" >&2
-    cat "$folder/output" "$folder/sockets" >&2
-    exit 1
-}
 
 # has_only_loopback PROCESS: whether the namespace of the process has no other local address.
 has_only_loopback() {

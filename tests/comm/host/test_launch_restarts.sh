@@ -10,16 +10,8 @@
 # ctest: timeout 120
 set -u
 program=$1
-launch=$(realpath "${BIREME_SOURCE_DIR:-.}/scripts/launch_mpirun.sh")
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-cd "$folder" || exit 1
-
-fail() {
-    echo "failed: $1; output:" >&2
-    cat output >&2
-    exit 1
-}
+launch=${BIREME_SOURCE_DIR:?}/scripts/launch_mpirun.sh
+source "$BIREME_SOURCE_DIR/tests/temporary_folder.sh"
 
 # Each start uses one line of `plan`: "CODE [STEP]". It saves a checkpoint of this step, then ends
 # with the code; CODE may be a signal for itself, or "mpirun" to kill mpirun and continue.

@@ -13,9 +13,8 @@ program=${1:?}
 source "${BIREME_SOURCE_DIR:?}/tests/mount_namespace.sh"
 enter_mount_namespace "$0" "$@"
 export TMPDIR=/tmp # not in the folder that the test replaces
-folder=$(mktemp -d)
+source "$BIREME_SOURCE_DIR/tests/temporary_folder.sh"
 trap 'umount /dev/shm 2>/dev/null; rm -rf "$folder"' EXIT
-cd "$folder" || exit 1
 mpirun=(mpirun --oversubscribe --mca mpi_yield_when_idle 1 -np 2)
 
 # KiB of /dev/shm, and whether both windows fit: 1 MiB for each rank to exchange data, and 1.2 MB
@@ -30,17 +29,10 @@ for case in '4 no' '1024 no' '3000 no' '40960 yes' '65536 yes'; do
     [ "$fits" = yes ] || little=(-x BIREME_TEST_LITTLE_SHARED_MEMORY=1)
     timeout 100 "${mpirun[@]}" "${little[@]}" "$program" >out 2>stderr
     code=$?
-    [ "$code" = 0 ] || {
-        echo "$kib KiB of /dev/shm: exit code $code" >&2
-        cat stderr >&2
-        exit 1
-    }
+    [ "$code" = 0 ] || fail "$kib KiB of /dev/shm: exit code $code"
     warnings=$(grep -c '/dev/shm has [0-9]* bytes free, but [0-9]* bytes.*W-SHARED-MEMORY]' stderr)
-    [ "$warnings" = "$([ "$fits" = yes ] && echo 0 || echo 1)" ] || {
-        echo "$kib KiB of /dev/shm: $warnings warnings" >&2
-        cat stderr >&2
-        exit 1
-    }
+    [ "$warnings" = "$([ "$fits" = yes ] && echo 0 || echo 1)" ] ||
+        fail "$kib KiB of /dev/shm: $warnings warnings"
     umount /dev/shm
 done
 
@@ -48,19 +40,13 @@ done
 mount -t tmpfs -o size=3000k,mode=1777 none /dev/shm
 head -c 1000000 /dev/zero >/dev/shm/vader_segment.host.0.1.0
 timeout 100 "${mpirun[@]}" -x BIREME_TEST_LITTLE_SHARED_MEMORY=1 "$program" >out 2>stderr
-grep -q 'files of ended MPI jobs use .*/dev/shm/vader_segment.host.0.1.0' stderr || {
-    echo 'the file of an ended job is not named' >&2
-    cat stderr >&2
-    exit 1
-}
+grep -q 'files of ended MPI jobs use .*/dev/shm/vader_segment.host.0.1.0' stderr ||
+    fail 'the file of an ended job is not named'
 
 # A segment in the folder of a killed launch_mpirun.sh is named too.
 rm /dev/shm/vader_segment.host.0.1.0
 mkdir /dev/shm/launch_mpirun.abcdef
 head -c 1000000 /dev/zero >/dev/shm/launch_mpirun.abcdef/vader_segment.host.0.1.1
 timeout 100 "${mpirun[@]}" -x BIREME_TEST_LITTLE_SHARED_MEMORY=1 "$program" >out 2>stderr
-grep -q 'files of ended MPI jobs use .*/dev/shm/launch_mpirun.abcdef/vader_segment' stderr || {
-    echo 'the file of a killed launch_mpirun.sh is not named' >&2
-    cat stderr >&2
-    exit 1
-}
+grep -q 'files of ended MPI jobs use .*/dev/shm/launch_mpirun.abcdef/vader_segment' stderr ||
+    fail 'the file of a killed launch_mpirun.sh is not named'

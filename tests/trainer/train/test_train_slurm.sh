@@ -14,13 +14,8 @@ set -u
 script=${BIREME_SOURCE_DIR:?}/scripts/launch_slurm.sbatch
 
 if [ "${1:-}" = script ]; then
-    folder=$(mktemp -d)
-    trap 'rm -rf "$folder"' EXIT
-    cd "$folder" || exit 1
-    fail() {
-        echo "failed: $1; stderr: $(cat stderr); calls: $(cat calls)" >&2
-        exit 1
-    }
+    source "$BIREME_SOURCE_DIR/tests/temporary_folder.sh"
+    outputs+=(calls)
     mkdir bin
     for name in srun scancel scontrol launcher bireme; do
         printf '#!/bin/bash\necho "%s $*" >>calls\n. ./%s\n' $name $name >bin/$name

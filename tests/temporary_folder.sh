@@ -1,8 +1,18 @@
 #!/bin/bash
-# Sourced by shell tests: changes to a temporary folder, which is removed at the end.
+# Sourced by shell tests: changes to a temporary folder, which is removed at the end unless
+# BIREME_KEEP is 1.
 folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
+trap remove_folder EXIT
 cd "$folder" || exit 1
+
+# remove_folder: remove the temporary folder. A test that sets another trap calls it there.
+remove_folder() {
+    if [ "${BIREME_KEEP:-}" = 1 ]; then
+        echo "kept: $folder"
+    else
+        rm -rf "$folder"
+    fi
+}
 
 outputs=(out stderr output log) # fail prints the end of each of these files
 

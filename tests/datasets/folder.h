@@ -1,4 +1,5 @@
-/* A temporary folder for a test program; it is removed when the program exits. */
+/* A temporary folder for a test program; it is removed when the program exits, unless the variable
+ * BIREME_KEEP is 1. */
 #pragma once
 
 #include <stdio.h>
@@ -13,7 +14,10 @@ static char folder_path[256];
 
 static inline void folder_remove(void)
 {
-    if (file_remove_tree(folder_path) != STATUS_OK) {
+    const char *keep = getenv("BIREME_KEEP");
+    if (keep != NULL && strcmp(keep, "1") == 0) {
+        printf("kept: %s\n", folder_path);
+    } else if (file_remove_tree(folder_path) != STATUS_OK) {
         status_print();
     }
 }

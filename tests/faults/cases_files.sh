@@ -224,7 +224,7 @@ check_read_only() {
     truncate -s 24M image
     mkfs.ext4 -q -F image
     mkdir disk
-    trap 'umount -l disk 2>/dev/null; rm -rf "$folder"' EXIT
+    trap 'umount -l disk 2>/dev/null; remove_folder' EXIT
     mount -o loop,errors=remount-ro image disk 2>/dev/null || {
         echo "skipped: mounting is not permitted"
         exit 77

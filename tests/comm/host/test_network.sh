@@ -11,12 +11,12 @@
 # ctest: timeout 120
 set -u
 program=$1
-source=${BIREME_SOURCE_DIR:-.}
+source=${BIREME_SOURCE_DIR:?}
 source "$source/tests/comm/host/two_hosts.sh"
-launch=$(realpath "$source/scripts/launch_mpirun.sh")
-folder=$(mktemp -d)
+launch=$source/scripts/launch_mpirun.sh
+source "$source/tests/temporary_folder.sh"
 token=network-$$
-trap 'hosts_remove; rm -rf "$folder"' EXIT
+trap 'hosts_remove; remove_folder' EXIT
 hosts_make "$folder"
 export TMPDIR=$folder/tmp
 mkdir "$TMPDIR"

@@ -14,7 +14,7 @@ source "${BIREME_SOURCE_DIR:?}/tests/mount_namespace.sh"
 enter_mount_namespace "$0" "$@"
 export TMPDIR=/tmp # not in the folder that the test replaces
 source "$BIREME_SOURCE_DIR/tests/temporary_folder.sh"
-trap 'umount /dev/shm 2>/dev/null; rm -rf "$folder"' EXIT
+trap 'umount /dev/shm 2>/dev/null; remove_folder' EXIT
 mpirun=(mpirun --oversubscribe --mca mpi_yield_when_idle 1 -np 2)
 
 # KiB of /dev/shm, and whether both windows fit: 1 MiB for each rank to exchange data, and 1.2 MB

@@ -150,7 +150,7 @@ test_calls_2() {
 # mount_disk ARGUMENT...: mount a file system at `disk`; skip the test where that is not permitted.
 mount_disk() {
     mkdir -p disk
-    trap 'umount disk 2>/dev/null; rm -rf "$folder"' EXIT
+    trap 'umount disk 2>/dev/null; remove_folder' EXIT
     mount "$@" disk 2>/dev/null || {
         echo "skipped: mounting is not permitted"
         exit 77

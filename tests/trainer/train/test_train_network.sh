@@ -6,7 +6,7 @@
 source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
 source "$source/tests/comm/host/two_hosts.sh"
 need_mpirun
-trap 'hosts_remove; rm -rf "$folder"' EXIT
+trap 'hosts_remove; remove_folder' EXIT
 hosts_make "$folder"
 
 # Tensor parallelism inside each host, data parallelism with ZeRO stage 1 between the hosts.

@@ -10,7 +10,7 @@ command -v curl >/dev/null || {
     exit 77
 }
 server='' url=''
-trap '[ -z "$server" ] || kill -9 "$server" 2>/dev/null; rm -rf "$folder"' EXIT
+trap '[ -z "$server" ] || kill -9 "$server" 2>/dev/null; remove_folder' EXIT
 
 # start_server CHECKPOINT OPTION...: start a server at a free port; set $server and $url.
 start_server() {

@@ -21,8 +21,7 @@ static struct {
 static _Atomic int64_t current_step = -1;
 static _Thread_local struct status_note pending, *diverted_note;
 
-/* Returns the word in `[E-WORD]`. */
-static const char *get_word(status code)
+const char *status_word(status code)
 {
     switch (code) {
     case STATUS_OK:
@@ -135,7 +134,7 @@ void status_format(const struct status_note *note, char *line, int bytes)
 {
     char place[160];
     format_place(note->step, place, sizeof place);
-    snprintf(line, (size_t)bytes, "error:%s %s [E-%s]", place, note->text, get_word(note->code));
+    snprintf(line, (size_t)bytes, "error:%s %s [E-%s]", place, note->text, status_word(note->code));
     for (char *c = line; *c != '\0'; c++) { /* one line, even if a file name contains a line feed */
         if (*c == '\n' || *c == '\r') {
             *c = ' ';

@@ -65,6 +65,9 @@ status status_restore(const struct status_note *note);
 /* status_pending - return the pending note of this thread; code is STATUS_OK if there is none. */
 const struct status_note *status_pending(void);
 
+/* status_word - return the word of a status in error lines, such as DATA in [E-DATA]. */
+const char *status_word(status code);
+
 /* status_format - write the error line `error: rank R host H step S: reason [E-WORD]`.
  *
  * Memory    line[bytes] always ends with a NUL */

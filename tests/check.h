@@ -27,7 +27,8 @@
     do {                                                                                           \
         status check_status = (call);                                                              \
         if (check_status != STATUS_OK) {                                                           \
-            fprintf(stderr, "%s:%d: %s returned %d\n", __FILE__, __LINE__, #call, check_status);   \
+            fprintf(stderr, "%s:%d: %s returned %s (%d)\n", __FILE__, __LINE__, #call,             \
+                    status_word(check_status), check_status);                                      \
             status_print();                                                                        \
             exit(1);                                                                               \
         }                                                                                          \
@@ -38,8 +39,9 @@
     do {                                                                                           \
         status check_status = (call);                                                              \
         if (check_status != (expected)) {                                                          \
-            fprintf(stderr, "%s:%d: %s returned %d instead of %d with text '%s'\n", __FILE__,      \
-                    __LINE__, #call, check_status, (expected), (message));                         \
+            fprintf(stderr, "%s:%d: %s returned %s (%d) instead of %s (%d) with text '%s'\n",      \
+                    __FILE__, __LINE__, #call, status_word(check_status), check_status,            \
+                    status_word(expected), (expected), (message));                                 \
             status_print();                                                                        \
             exit(1);                                                                               \
         }                                                                                          \

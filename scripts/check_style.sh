@@ -4,7 +4,8 @@
 #   scripts/check_style.sh [OPTION] [ROOT]
 #
 # Without an option all rules are checked. The rule `format` is skipped, with its reason, where
-# clang-format is missing or has another version. Options:
+# clang-format is missing or has another version. Without ROOT, check_includes.sh and
+# check_excerpts.sh run too, except with --rules and --format. Options:
 #
 #   --rules        check all rules except `format`
 #   --format       check only `format`; exit code 77 if it is skipped
@@ -264,6 +265,10 @@ case ${1:-} in
 -*) usage ;;
 esac
 [ $# -le 1 ] || usage
+other_checks=()
+case $option:$# in
+all:0 | --fix:0 | --ci:0) other_checks=(check_includes.sh check_excerpts.sh) ;;
+esac
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 if [ "$option" = --self-test ]; then
@@ -298,9 +303,15 @@ awk -F '\t' '{
     split($2, part, ":")
     print part[1] ":" part[2] ": " $1 substr($2, length(part[1]) + length(part[2]) + 2)
 }' "$work/found" | sort -t: -k1,1 -k2,2n >"$work/new"
+failed=0
 if [ -s "$work/new" ]; then
     cat "$work/new"
     echo "check_style: $(wc -l <"$work/new") violations" >&2
-    exit 1
+    failed=1
+else
+    echo "check_style: clean"
 fi
-echo "check_style: clean"
+for check in "${other_checks[@]}"; do
+    "$here/$check" || failed=1
+done
+exit $failed

@@ -63,6 +63,60 @@ static inline enum dtype choose_bias_dtype(const struct kernels *k, struct tenso
     return bias.dtype == kernels_bias_dtype(k) ? bias.dtype : DTYPE_F32;
 }
 
+/* check_activation - check that act is a value of enum activation. */
+static inline status check_activation(const char *where, enum activation act)
+{
+    REQUIRE((unsigned)act < ACTIVATIONS, STATUS_INTERNAL,
+            "%s: activation %d does not exist; the values are 0 to %d", where, (int)act,
+            (int)ACTIVATIONS - 1);
+    return STATUS_OK;
+}
+
+/* check_linear_forward - check the arguments that linear_forward and fp8_linear_forward share. */
+static inline status check_linear_forward(const char *where, const struct kernels *k,
+                                          struct tensor y, struct tensor saved, struct tensor x,
+                                          struct tensor w, struct tensor bias, enum activation act)
+{
+    TRY(check_shape(where, "x", x, k->dtype, y.rows, w.columns));
+    TRY(check_shape(where, "w", w, k->dtype, y.columns, x.columns));
+    TRY(check_shape(where, "y", y, k->dtype, x.rows, w.rows));
+    TRY(check_optional_shape(where, "saved", saved, k->dtype, x.rows, w.rows));
+    TRY(check_optional_shape(where, "bias", bias, choose_bias_dtype(k, bias), 1, w.rows));
+    TRY(check_activation(where, act));
+    REQUIRE(saved.data == NULL || act != ACTIVATION_NONE, STATUS_INTERNAL,
+            "%s: saved without an activation", where);
+    return STATUS_OK;
+}
+
+/* check_linear_backward_input - check the arguments that linear_backward_input and
+ * fp8_linear_backward_input share. */
+static inline status check_linear_backward_input(const char *where, const struct kernels *k,
+                                                 struct tensor dx, struct bias_gradient dbias,
+                                                 struct tensor dy, struct tensor w,
+                                                 enum activation act, struct tensor saved)
+{
+    TRY(check_optional_shape(where, "dbias.sums", dbias.sums, DTYPE_F32, 1, w.columns));
+    TRY(check_shape(where, "dy", dy, k->dtype, dx.rows, w.rows));
+    TRY(check_shape(where, "w", w, k->dtype, dy.columns, dx.columns));
+    TRY(check_shape(where, "dx", dx, k->dtype, dy.rows, w.columns));
+    TRY(check_activation(where, act));
+    return act == ACTIVATION_NONE
+               ? STATUS_OK
+               : check_shape(where, "saved", saved, k->dtype, dx.rows, dx.columns);
+}
+
+/* check_linear_backward_weight - check the arguments that linear_backward_weight and
+ * fp8_linear_backward_weight share. */
+static inline status check_linear_backward_weight(const char *where, const struct kernels *k,
+                                                  struct tensor dw, struct tensor dbias,
+                                                  struct tensor dy, struct tensor x)
+{
+    TRY(check_shape(where, "dy", dy, k->dtype, x.rows, dy.columns));
+    TRY(check_shape(where, "x", x, k->dtype, dy.rows, x.columns));
+    TRY(check_optional_shape(where, "dw", dw, DTYPE_F32, dy.columns, x.columns));
+    return check_optional_shape(where, "dbias", dbias, DTYPE_F32, 1, dy.columns);
+}
+
 /* check_present - check that a pointer is not NULL. */
 static inline status check_present(const char *where, const char *what, const void *pointer)
 {

@@ -69,14 +69,8 @@ status fp8_linear_forward(struct kernels *k, struct tensor y, struct tensor save
                           struct tensor maxima, struct tensor x, struct tensor w,
                           struct tensor bias, struct tensor scales, enum activation act)
 {
-    SHAPE(x, k->dtype, y.rows, w.columns);
-    SHAPE(w, k->dtype, y.columns, x.columns);
-    SHAPE(y, k->dtype, x.rows, w.rows);
-    SHAPE_OPTIONAL(saved, k->dtype, x.rows, w.rows);
-    SHAPE_OPTIONAL(bias, choose_bias_dtype(k, bias), 1, w.rows);
+    TRY(check_linear_forward(__func__, k, y, saved, x, w, bias, act));
     TRY(check_fp8(__func__, k, maxima, scales, x.rows, w.columns, w.rows));
-    REQUIRE(saved.data == NULL || act != ACTIVATION_NONE, STATUS_INTERNAL,
-            "fp8_linear_forward: saved without an activation");
     DISPATCH(k, fp8_linear_forward, count_gemm_flops(x, w),
              compute_tensor_bytes(y) + compute_tensor_bytes(saved) + compute_tensor_bytes(x) +
                  compute_tensor_bytes(w),
@@ -87,14 +81,8 @@ status fp8_linear_backward_input(struct kernels *k, struct tensor dx, struct bia
                                  struct tensor maxima, struct tensor dy, struct tensor w,
                                  struct tensor scales, enum activation act, struct tensor saved)
 {
-    SHAPE_OPTIONAL(dbias.sums, DTYPE_F32, 1, w.columns);
-    SHAPE(dy, k->dtype, dx.rows, w.rows);
-    SHAPE(w, k->dtype, dy.columns, dx.columns);
-    SHAPE(dx, k->dtype, dy.rows, w.columns);
+    TRY(check_linear_backward_input(__func__, k, dx, dbias, dy, w, act, saved));
     TRY(check_fp8(__func__, k, maxima, scales, dy.rows, w.columns, w.rows));
-    if (act != ACTIVATION_NONE) {
-        SHAPE(saved, k->dtype, dx.rows, dx.columns);
-    }
     DISPATCH(k, fp8_linear_backward_input, count_gemm_flops(dy, w),
              compute_tensor_bytes(dx) + compute_tensor_bytes(dy) + compute_tensor_bytes(w) +
                  compute_tensor_bytes(saved),
@@ -105,10 +93,7 @@ status fp8_linear_backward_weight(struct kernels *k, struct tensor dw, struct te
                                   struct tensor maxima, struct tensor dy, struct tensor x,
                                   struct tensor scales, bool overwrite)
 {
-    SHAPE(dy, k->dtype, x.rows, dy.columns);
-    SHAPE(x, k->dtype, dy.rows, x.columns);
-    SHAPE_OPTIONAL(dw, DTYPE_F32, dy.columns, x.columns);
-    SHAPE_OPTIONAL(dbias, DTYPE_F32, 1, dy.columns);
+    TRY(check_linear_backward_weight(__func__, k, dw, dbias, dy, x));
     TRY(check_fp8(__func__, k, maxima, scales, x.rows, x.columns, dy.columns));
     if (dw.data == NULL && dbias.data == NULL) {
         return STATUS_OK;

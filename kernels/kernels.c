@@ -32,23 +32,10 @@ static status check_dropout(const char *where, const struct dropout *d)
 
 /* ---- matrix multiplication ---- */
 
-/* REQUIRE_ACTIVATION - raise an error and return unless act is a value of enum activation. */
-#define REQUIRE_ACTIVATION(act)                                                                    \
-    REQUIRE((unsigned)(act) < ACTIVATIONS, STATUS_INTERNAL,                                        \
-            "%s: activation %d does not exist; the values are 0 to %d", __func__, (int)(act),      \
-            (int)ACTIVATIONS - 1)
-
 status linear_forward(struct kernels *k, struct tensor y, struct tensor saved, struct tensor x,
                       struct tensor w, struct tensor bias, enum activation act)
 {
-    SHAPE(x, k->dtype, y.rows, w.columns);
-    SHAPE(w, k->dtype, y.columns, x.columns);
-    SHAPE(y, k->dtype, x.rows, w.rows);
-    SHAPE_OPTIONAL(saved, k->dtype, x.rows, w.rows);
-    SHAPE_OPTIONAL(bias, choose_bias_dtype(k, bias), 1, w.rows);
-    REQUIRE_ACTIVATION(act);
-    REQUIRE(saved.data == NULL || act != ACTIVATION_NONE, STATUS_INTERNAL,
-            "linear_forward: saved without an activation");
+    TRY(check_linear_forward(__func__, k, y, saved, x, w, bias, act));
     DISPATCH(k, linear_forward, count_gemm_flops(x, w),
              compute_tensor_bytes(y) + compute_tensor_bytes(saved) + compute_tensor_bytes(x) +
                  compute_tensor_bytes(w),
@@ -59,14 +46,7 @@ status linear_backward_input(struct kernels *k, struct tensor dx, struct bias_gr
                              struct tensor dy, struct tensor w, enum activation act,
                              struct tensor saved)
 {
-    SHAPE_OPTIONAL(dbias.sums, DTYPE_F32, 1, w.columns);
-    SHAPE(dy, k->dtype, dx.rows, w.rows);
-    SHAPE(w, k->dtype, dy.columns, dx.columns);
-    SHAPE(dx, k->dtype, dy.rows, w.columns);
-    REQUIRE_ACTIVATION(act);
-    if (act != ACTIVATION_NONE) {
-        SHAPE(saved, k->dtype, dx.rows, dx.columns);
-    }
+    TRY(check_linear_backward_input(__func__, k, dx, dbias, dy, w, act, saved));
     DISPATCH(k, linear_backward_input, count_gemm_flops(dy, w),
              compute_tensor_bytes(dx) + compute_tensor_bytes(dy) + compute_tensor_bytes(w) +
                  compute_tensor_bytes(saved),
@@ -76,10 +56,7 @@ status linear_backward_input(struct kernels *k, struct tensor dx, struct bias_gr
 status linear_backward_weight(struct kernels *k, struct tensor dw, struct tensor dbias,
                               struct tensor dy, struct tensor x, bool overwrite)
 {
-    SHAPE(dy, k->dtype, x.rows, dy.columns);
-    SHAPE(x, k->dtype, dy.rows, x.columns);
-    SHAPE_OPTIONAL(dw, DTYPE_F32, dy.columns, x.columns);
-    SHAPE_OPTIONAL(dbias, DTYPE_F32, 1, dy.columns);
+    TRY(check_linear_backward_weight(__func__, k, dw, dbias, dy, x));
     if (dw.data == NULL && dbias.data == NULL) {
         return STATUS_OK;
     }
@@ -104,7 +81,7 @@ status activation_forward(struct kernels *k, struct tensor y, struct tensor save
                           enum activation act)
 {
     SHAPE_OPTIONAL(saved, k->dtype, y.rows, y.columns);
-    REQUIRE_ACTIVATION(act);
+    TRY(check_activation(__func__, act));
     REQUIRE(act != ACTIVATION_NONE, STATUS_INTERNAL, "activation_forward: no activation");
     DISPATCH(k, activation_forward, (double)y.rows * (double)y.columns,
              2 * compute_tensor_bytes(y) + compute_tensor_bytes(saved), k, y, saved, act);
@@ -131,7 +108,7 @@ status activation_backward(struct kernels *k, struct tensor dx, struct tensor dy
     SHAPE(dx, k->dtype, dy.rows, dy.columns);
     SHAPE(dy, k->dtype, dx.rows, dx.columns);
     SHAPE(saved, k->dtype, dx.rows, dx.columns);
-    REQUIRE_ACTIVATION(act);
+    TRY(check_activation(__func__, act));
     REQUIRE(act != ACTIVATION_NONE, STATUS_INTERNAL, "activation_backward: no activation");
     DISPATCH(k, activation_backward, (double)dx.rows * (double)dx.columns,
              compute_tensor_bytes(dx) + compute_tensor_bytes(dy) + compute_tensor_bytes(saved), k,

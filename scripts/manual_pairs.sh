@@ -21,6 +21,8 @@
 # pages give the same files.
 set -euo pipefail
 
+library=$(cat "$(dirname "$0")/manual_library.awk")
+readonly library
 readonly commands=(coreutils util-linux bsdextrautils findutils grep sed gawk tar gzip bzip2
     xz-utils diffutils procps psmisc binutils git-man openssh-client wget less e2fsprogs iproute2
     login passwd mount debianutils make patch file man-db dpkg apt cpio rsync)
@@ -36,15 +38,7 @@ readonly others=( # manual_tasks.sh does not use these
 # print_rows FILE...: print one line per fact of these pages, with fields separated by tabs: kind,
 # page, question, answer, other spellings of the option, and the line of the page with the answer.
 print_rows() {
-    LC_ALL=C awk '
-        function clean(text) {
-            gsub(/[\t\r]/, " ", text)
-            gsub(/[^ -~]/, "", text)
-            gsub(/  +/, " ", text)
-            sub(/^ +/, "", text)
-            sub(/ +$/, "", text)
-            return text
-        }
+    LC_ALL=C awk "$library"'
         function first_sentence(text,    end) {
             text = clean(text)
             end = match(text, /\. [A-Z]/)
@@ -141,19 +135,10 @@ print_unseen() {
 # print_json TYPE: convert questions to rows of type sft or dpo. Every second prompt begins with the
 # line of the page.
 print_json() {
-    LC_ALL=C awk -F '\t' -v type="$1" '
-        # t as a JSON string, with byte 1 as a line break. gsub() is not used here, because
-        # implementations of awk treat its backslashes differently.
-        function text(t,    out, mark) {
-            out = "\""
-            while (match(t, /["\\\001]/)) {
-                mark = substr(t, RSTART, 1)
-                out = out substr(t, 1, RSTART - 1) "\\" (mark == "\001" ? "n" : mark)
-                t = substr(t, RSTART + 1)
-            }
-            return out t "\""
+    LC_ALL=C awk -F '\t' -v type="$1" "$library"'
+        function message(role, text) {
+            return "[{\"role\": \"" role "\", \"content\": " quoted(text) "}]"
         }
-        function message(role, t) { return "[{\"role\": \"" role "\", \"content\": " text(t) "}]" }
         function print_row(question, i, other) {
             printf "{\"prompt\": %s", message("user", question)
             if (type == "sft") {

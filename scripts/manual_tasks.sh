@@ -24,32 +24,14 @@ here=$(dirname "$0")
 readonly here tasks=(sections words questions choices sentences)
 
 # Functions of the awk programs below. A row is printed as task, page and JSON, separated by tabs.
-readonly library='
-    function clean(text) {
-        gsub(/[\001-\003]/, "", text)
-        gsub(/[\t\r]/, " ", text)
-        gsub(/[^ -~]/, "", text)
-        gsub(/  +/, " ", text)
-        sub(/^ +/, "", text)
-        sub(/ +$/, "", text)
-        return text
-    }
-    # text as a JSON string. gsub() is not used here, because implementations of awk treat its
-    # backslashes differently.
-    function quoted(text,    out) {
-        out = "\""
-        while (match(text, /["\\]/)) {
-            out = out substr(text, 1, RSTART - 1) "\\" substr(text, RSTART, 1)
-            text = substr(text, RSTART + 1)
-        }
-        return out text "\""
-    }
+library=$(cat "$here/manual_library.awk")'
     function page_of(file) {
         sub(/.*\//, "", file)
         sub(/\.txt$/, "", file)
         return file
     }
     function print_row(task, page, json) { printf "%s\t%s\t{%s}\n", task, page, json }'
+readonly library
 
 # print_option_rows: convert the output of manual_pairs.sh --rows to rows of sections, questions and
 # choices.

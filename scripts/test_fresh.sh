@@ -123,8 +123,31 @@ run_timed() {
     fi
 }
 
+# write_smoke_run FOLDER: write smoke_run.sh, which trains and uses a small model. The scripts below
+# source it.
+write_smoke_run() {
+    cat >"$1/smoke_run.sh" <<'END'
+for i in $(seq 200); do echo "line $i of a text"; done >text
+bireme --version
+bireme tokenizer train --type char --input text --output tokenizer
+bireme prepare --tokenizer tokenizer --input text --output data
+cat >recipe.yaml <<'YAML'
+objective: clm
+run_dir: run
+model: {num_layers: 1, hidden_size: 16, num_heads: 2, max_position_embeddings: 32}
+data: {tokenizer: tokenizer, train: data/train-*.h5, sequence_length: 32}
+batch: {global_size: 4, micro_size: 2}
+train: {max_steps: 3}
+YAML
+bireme plan recipe.yaml
+bireme train recipe.yaml
+[ "$(bireme generate --checkpoint run --prompt line --no-echo --max-new-tokens 5 | wc -c)" = 6 ]
+END
+}
+
 # write_package_test: write a script that installs the package in its folder and uses it.
 write_package_test() {
+    write_smoke_run "$root/bireme"
     cat >"$root/bireme/test_package.sh" <<'END'
 set -eu
 export DEBIAN_FRONTEND=noninteractive PATH=/opt/bireme/bin:$PATH
@@ -150,21 +173,7 @@ case $(echo bireme[-_]*) in
     ;;
 *) tar -xzf bireme-*.tar.gz --strip-components 1 -C /opt/bireme ;;
 esac
-for i in $(seq 200); do echo "line $i of a text"; done >text
-bireme --version
-bireme tokenizer train --type char --input text --output tokenizer
-bireme prepare --tokenizer tokenizer --input text --output data
-cat >recipe.yaml <<'YAML'
-objective: clm
-run_dir: run
-model: {num_layers: 1, hidden_size: 16, num_heads: 2, max_position_embeddings: 32}
-data: {tokenizer: tokenizer, train: data/train-*.h5, sequence_length: 32}
-batch: {global_size: 4, micro_size: 2}
-train: {max_steps: 3}
-YAML
-bireme plan recipe.yaml
-bireme train recipe.yaml
-[ "$(bireme generate --checkpoint run --prompt line --no-echo --max-new-tokens 5 | wc -c)" = 6 ]
+. ./smoke_run.sh
 case $(echo bireme[-_]*) in
 *.deb)
     apt-get install -q -y --no-install-recommends openmpi-bin
@@ -226,6 +235,7 @@ END
 
 # write_image_use: write a script that uses a container through its command.
 write_image_use() {
+    write_smoke_run "$root/image"
     cat >"$root/image/use.sh" <<'END'
 set -eu
 mkdir -p /work
@@ -234,19 +244,7 @@ bireme() {
     sh /image/run "$@"
 }
 bireme --help | grep -q '^usage: bireme'
-for i in $(seq 200); do echo "line $i of a text"; done >text
-bireme tokenizer train --type char --input text --output tokenizer
-bireme prepare --tokenizer tokenizer --input text --output data
-cat >recipe.yaml <<'YAML'
-objective: clm
-run_dir: run
-model: {num_layers: 1, hidden_size: 16, num_heads: 2, max_position_embeddings: 32}
-data: {tokenizer: tokenizer, train: data/train-*.h5, sequence_length: 32}
-batch: {global_size: 4, micro_size: 2}
-train: {max_steps: 3}
-YAML
-bireme train recipe.yaml
-[ "$(bireme generate --checkpoint run --prompt line --no-echo --max-new-tokens 5 | wc -c)" = 6 ]
+. /image/smoke_run.sh
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 mpirun --oversubscribe -np 2 sh /image/run train recipe.yaml run_dir=ranks
 bireme inspect ranks

@@ -219,9 +219,15 @@ static int get_label_column(enum example_kind kind)
                                            : EXAMPLE_TASK_LABEL;
 }
 
+struct label_counter {
+    int64_t labels;
+    int64_t *counts;
+};
+
 /* Adds the labels of an open shard to the counts. Tokens without a label do not count. */
-static status count_shard(struct shard *shard, int labels, int64_t *counts)
+static status count_shard(struct shard *shard, void *context)
 {
+    const struct label_counter *counter = context;
     const struct shard_header *h = shard_get_header(shard);
     int column = get_label_column(h->kind);
     bool per_token = example_get_format(h->kind)->column[column].per_token;
@@ -231,23 +237,10 @@ static status count_shard(struct shard *shard, int labels, int64_t *counts)
         count = end - first < READ_VALUES ? end - first : READ_VALUES;
         TRY(shard_read_column(shard, column, first, count, values));
         for (int64_t i = 0; i < count; i++) {
-            if (values[i] < (uint32_t)labels) {
-                counts[values[i]]++;
+            if (values[i] < (uint32_t)counter->labels) {
+                counter->counts[values[i]]++;
             }
         }
-    }
-    return STATUS_OK;
-}
-
-static status count_set(const char *folder, const char *set, int shards, int labels,
-                        int64_t *counts)
-{
-    for (int i = 0; i < shards; i++) {
-        struct shard *shard = NULL;
-        TRY(shard_open_part(folder, set, i, shards, &shard));
-        status result = count_shard(shard, labels, counts);
-        KEEP_FIRST(result, shard_close(&shard));
-        TRY(result);
     }
     return STATUS_OK;
 }
@@ -266,9 +259,10 @@ static status count_labels(const struct rows_preparation *p)
         c->names[c->count] = strdup(labels->names[c->count]);
         REQUIRE(c->names[c->count] != NULL, STATUS_INTERNAL, "out of memory for label names");
     }
-    TRY(count_set(options->output, "train", report->train_shards, c->count, c->train));
-    return count_set(options->output, "validation", report->validation_shards, c->count,
-                     c->validation);
+    struct label_counter train = {c->count, c->train}, validation = {c->count, c->validation};
+    TRY(shard_for_each_part(options->output, "train", report->train_shards, count_shard, &train));
+    return shard_for_each_part(options->output, "validation", report->validation_shards,
+                               count_shard, &validation);
 }
 
 /* Counts the validation examples that are training examples too. The shards are complete, so an

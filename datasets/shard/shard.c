@@ -235,15 +235,6 @@ failed:
     return result;
 }
 
-status shard_open_part(const char *folder, const char *set, int index, int shards,
-                       struct shard **out)
-{
-    char path[FILE_PATH_BYTES], name[64];
-    snprintf(name, sizeof name, "%s-%05d-of-%05d.h5", set, index, shards);
-    TRY(file_join(path, folder, name));
-    return shard_open(path, out);
-}
-
 status shard_close(struct shard **shard)
 {
     struct shard *s = *shard;
@@ -263,6 +254,22 @@ status shard_close(struct shard **shard)
     free(s->labels);
     free(s->path);
     free(s);
+    return STATUS_OK;
+}
+
+status shard_for_each_part(const char *folder, const char *set, int shards, shard_visit *visit,
+                           void *context)
+{
+    for (int i = 0; i < shards; i++) {
+        char path[FILE_PATH_BYTES], name[64];
+        struct shard *shard = NULL;
+        snprintf(name, sizeof name, "%s-%05d-of-%05d.h5", set, i, shards);
+        TRY(file_join(path, folder, name));
+        TRY(shard_open(path, &shard));
+        status result = visit(shard, context);
+        KEEP_FIRST(result, shard_close(&shard));
+        TRY(result);
+    }
     return STATUS_OK;
 }
 

@@ -55,15 +55,19 @@ struct shard; /* a shard that is open for reading */
  *           oldest format of HDF5 (superblock below 2), in which metadata has no checksums */
 status shard_open(const char *path, struct shard **out);
 
-/* shard_open_part - open "SET-0000I-of-0000N.h5" in a folder, as `prepare` names its shards.
- *
- * Errors    as shard_open */
-status shard_open_part(const char *folder, const char *set, int index, int shards,
-                       struct shard **out);
-
 /* shard_close - close the shard and set *shard to NULL; NULL is allowed. Always
  * returns STATUS_OK. */
 status shard_close(struct shard **shard);
+
+/* Called by shard_for_each_part with an open shard. */
+typedef status shard_visit(struct shard *shard, void *context);
+
+/* shard_for_each_part - call visit for each shard "SET-0000I-of-0000N.h5" of a folder, as `prepare`
+ * names its shards.
+ *
+ * Errors    of shard_open and visit; the first error ends the loop */
+status shard_for_each_part(const char *folder, const char *set, int shards, shard_visit *visit,
+                           void *context);
 
 /* shard_get_header - return the header. It is valid until the shard is closed. */
 const struct shard_header *shard_get_header(const struct shard *shard);

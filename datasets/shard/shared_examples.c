@@ -53,9 +53,15 @@ static void mark_hash(struct entries *entries, uint64_t hash)
     }
 }
 
+struct scan {
+    visit_hash *visit;
+    struct entries *entries;
+};
+
 /* Calls `visit` for the examples of an open shard. */
-static status scan_shard(struct shard *shard, visit_hash *visit, struct entries *entries)
+static status scan_shard(struct shard *shard, void *context)
 {
+    const struct scan *scan = context;
     const struct shard_header *h = shard_get_header(shard);
     int64_t ends[READ_DOCUMENTS], document = 0, end_count = 0, next_end = 0;
     int32_t ids[READ_TOKENS];
@@ -73,24 +79,11 @@ static status scan_shard(struct shard *shard, visit_hash *visit, struct entries 
             }
             hash = text_map_hash_int(hash ^ (uint64_t)ids[i]);
             if (first + i + 1 == ends[next_end]) {
-                visit(entries, hash);
+                scan->visit(scan->entries, hash);
                 hash = 0;
                 next_end++;
             }
         }
-    }
-    return STATUS_OK;
-}
-
-static status scan_set(const char *folder, const char *set, int shards, visit_hash *visit,
-                       struct entries *entries)
-{
-    for (int i = 0; i < shards; i++) {
-        struct shard *shard = NULL;
-        TRY(shard_open_part(folder, set, i, shards, &shard));
-        status result = scan_shard(shard, visit, entries);
-        KEEP_FIRST(result, shard_close(&shard));
-        TRY(result);
     }
     return STATUS_OK;
 }
@@ -105,10 +98,11 @@ status shared_examples_count(const char *folder, int train_shards, int validatio
     }
     entries.capacity = validation_examples < EXAMPLES_MAX ? validation_examples : EXAMPLES_MAX;
     TRY(ALLOCATE(entries.items, entries.capacity, "the hashes of the validation examples"));
-    status result = scan_set(folder, "validation", validation_shards, add_hash, &entries);
+    struct scan add = {add_hash, &entries}, mark = {mark_hash, &entries};
+    status result = shard_for_each_part(folder, "validation", validation_shards, scan_shard, &add);
     if (result == STATUS_OK) {
         qsort(entries.items, (size_t)entries.count, sizeof *entries.items, compare_entries);
-        result = scan_set(folder, "train", train_shards, mark_hash, &entries);
+        result = shard_for_each_part(folder, "train", train_shards, scan_shard, &mark);
     }
     for (int64_t i = 0; i < entries.count; i++) {
         *out += entries.items[i].in_training;

@@ -462,8 +462,8 @@ static void test_refused(struct kernels *k, int64_t inner, int64_t outputs)
     release_results(&r);
 }
 
-/* cuBLASLt refuses factors that are not aligned. */
-static void test_misaligned_scales(struct kernels *k)
+/* An unknown activation, and factors that are not aligned, which cuBLASLt refuses. */
+static void test_refused_arguments(struct kernels *k)
 {
     const struct shape s = {4, 16, 16, 0};
     struct operands o = make_operands(k, &s);
@@ -477,6 +477,9 @@ static void test_misaligned_scales(struct kernels *k)
     CHECK_FAILS(fp8_linear_backward_input(k, r.dx, (struct bias_gradient){0}, none, o.dy, o.w,
                                           misaligned, ACTIVATION_NONE, none),
                 STATUS_INTERNAL, "the rows of scales are not aligned to 16 bytes");
+    CHECK_FAILS(fp8_linear_forward(k, r.y, none, none, o.x, o.w, none, scales,
+                                   (enum activation)ACTIVATIONS),
+                STATUS_INTERNAL, "fp8_linear_forward: activation");
     operation_release(&scales);
     release_operands(&o);
     release_results(&r);
@@ -502,7 +505,7 @@ static void test_all(struct kernels *k, struct kernels *other)
     test_refused(k, 24, 16);
     test_refused(k, 16, 8);
     test_refused(k, 16, 224);
-    test_misaligned_scales(k);
+    test_refused_arguments(k);
 }
 
 /* ---- row-wise scales ---- */

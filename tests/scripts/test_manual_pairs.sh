@@ -9,7 +9,7 @@ source "$source/tests/scripts/every_awk.sh"
 # A mock of manual_corpus.sh: 40 commands with two options each, `ls` with all cases, and a page of
 # another section.
 mkdir scripts
-cp "$source/scripts/manual_pairs.sh" scripts/
+cp "$source"/scripts/manual_{pairs.sh,library.awk} scripts/
 cat >scripts/manual_corpus.sh <<'END'
 #!/bin/bash
 mkdir -p "$1"

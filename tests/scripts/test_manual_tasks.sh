@@ -8,7 +8,7 @@ source "$source/tests/scripts/every_awk.sh"
 # A mock of manual_corpus.sh: 40 commands without options, and `ls` with all cases. Byte 2 marks
 # bold characters, byte 3 italic ones.
 mkdir scripts
-cp "$source"/scripts/manual_{pairs,tasks}.sh scripts/
+cp "$source"/scripts/manual_{pairs.sh,tasks.sh,library.awk} scripts/
 cat >scripts/manual_corpus.sh <<'END'
 #!/bin/bash
 mkdir -p "$1"

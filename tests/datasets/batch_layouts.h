@@ -1,9 +1,9 @@
 /* Tests that the examples of batches do not depend on the layout: ranks and micro-batches. */
 #pragma once
 
-#include "datasets/loader/loader.h"
 #include "tests/check.h"
 #include "tests/datasets/folder.h"
+#include "tests/datasets/loader_options.h"
 
 enum { LAYOUT_SAMPLES = 36, LAYOUT_GLOBAL = 6, LAYOUT_TOKENS = 40, LAYOUT_TEXT_BYTES = 1024 };
 
@@ -17,18 +17,10 @@ struct layout_test {
 /* layout_options - return the options of one rank that reads pairs/train-*.h5. */
 static inline struct loader_options layout_options(enum example_kind kind, int64_t vocab_size)
 {
-    static struct loader_source source;
-    source = (struct loader_source){folder_file("pairs/train-*.h5"), 1};
-    return (struct loader_options){.sources = &source,
-                                   .source_count = 1,
-                                   .sequence_tokens = LAYOUT_TOKENS,
-                                   .global_sequences = LAYOUT_GLOBAL,
-                                   .micro_sequences = 2,
-                                   .ranks = 1,
-                                   .seed = 3,
-                                   .shuffle = true,
-                                   .kind = kind,
-                                   .vocab_size = vocab_size};
+    struct loader_options o =
+        make_loader_options(folder_file("pairs/train-*.h5"), kind, LAYOUT_TOKENS, vocab_size);
+    o.global_sequences = LAYOUT_GLOBAL;
+    return o;
 }
 
 /* Reads the examples of all ranks, from number `first` on, as texts by number. */

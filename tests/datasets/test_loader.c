@@ -8,9 +8,9 @@
 
 #include "base/log.h"
 #include "base/memory.h"
-#include "datasets/loader/loader.h"
 #include "datasets/shard/shard.h"
 #include "tests/datasets/folder.h"
+#include "tests/datasets/loader_options.h"
 
 enum { T = 8, VOCAB = 1 << 20 };
 
@@ -33,22 +33,12 @@ static void write_shard(const char *path, int32_t first, int64_t tokens, int64_t
     CHECK_OK(shard_writer_close(&w));
 }
 
-static struct loader_source default_source;
-
 static struct loader_options make_options(const char *path)
 {
-    default_source = (struct loader_source){path, 1.0};
-    return (struct loader_options){.sources = &default_source,
-                                   .source_count = 1,
-                                   .sequence_tokens = T,
-                                   .global_sequences = 5,
-                                   .micro_sequences = 2,
-                                   .ranks = 1,
-                                   .seed = 11,
-                                   .shuffle = true,
-                                   .vocab_size = VOCAB,
-                                   .tokenizer_sha256 = tokenizer,
-                                   .prefetch_batches = 3};
+    struct loader_options o = make_loader_options(path, EXAMPLE_TEXT, T, VOCAB);
+    o.tokenizer_sha256 = tokenizer;
+    o.prefetch_batches = 3;
+    return o;
 }
 
 /* Checks a batch without document mask, and writes the first token of each sample to list. */
@@ -446,7 +436,7 @@ static void test_errors(const char *path)
     o.sequence_tokens = 500;
     CHECK_FAILS(loader_open(&o, &l), STATUS_DATA, "no sample of 501");
     o = make_options(path);
-    default_source.weight = -1.0;
+    test_source.weight = -1.0;
     CHECK_FAILS(loader_open(&o, &l), STATUS_RECIPE, "weight");
     folder_write(folder_file("foreign.h5"), "no shard", 8);
     o = make_options(folder_file("foreign.h5"));

@@ -3,8 +3,8 @@
  * scripts do (with deflate). */
 #include <hdf5.h>
 
-#include "datasets/loader/loader.h"
 #include "datasets/prepare/prepare.h"
+#include "tests/datasets/loader_options.h"
 #include "tests/datasets/word_documents.h"
 
 enum {
@@ -276,26 +276,14 @@ static void test_single_document(void)
 
 /* ---- batches ---- */
 
-static struct loader_source source;
-
-static struct loader_options make_loader_options(const char *glob)
+static struct loader_options make_pair_options(const char *glob)
 {
-    source = (struct loader_source){folder_file(glob), 1.0};
     int64_t vocab_size = tokenizer_vocab_size(tokenizer);
-    return (struct loader_options){
-        .sources = &source,
-        .source_count = 1,
-        .sequence_tokens = T,
-        .global_sequences = 5,
-        .micro_sequences = 2,
-        .ranks = 1,
-        .seed = 11,
-        .shuffle = true,
-        .vocab_size = vocab_size,
-        .tokenizer_sha256 = tokenizer_sha256(tokenizer),
-        .kind = EXAMPLE_SENTENCE_PAIRS,
-        .masking = {0.15, MAX_PREDICTIONS, false, MASK, vocab_size, token_kinds},
-    };
+    struct loader_options o =
+        make_loader_options(folder_file(glob), EXAMPLE_SENTENCE_PAIRS, T, vocab_size);
+    o.tokenizer_sha256 = tokenizer_sha256(tokenizer);
+    o.masking = (struct masking){0.15, MAX_PREDICTIONS, false, MASK, vocab_size, token_kinds};
+    return o;
 }
 
 struct sample { /* an example as a batch contains it */
@@ -364,7 +352,7 @@ static void test_ranks(void)
 {
     enum { STEPS = 40, G = 5 };
     static struct sample reference[STEPS * G], list[STEPS * G];
-    struct loader_options o = make_loader_options("pairs/train-*.h5");
+    struct loader_options o = make_pair_options("pairs/train-*.h5");
     read_rank(o, STEPS, reference);
     o.count_global_batch = true;
     for (int ranks = 2; ranks <= 6; ranks += 2) {
@@ -377,7 +365,7 @@ static void test_ranks(void)
         }
         CHECK(memcmp(list, reference, sizeof list) == 0);
     }
-    o = make_loader_options("pairs/train-*.h5");
+    o = make_pair_options("pairs/train-*.h5");
     for (int cursor = 1; cursor < STEPS; cursor += 13) { /* resume */
         o.first_sample = cursor * G;
         memset(list, 0, sizeof list);
@@ -402,7 +390,7 @@ static void test_ranks(void)
 /* In the next epoch the same example has other masked tokens. */
 static void test_epochs(void)
 {
-    struct loader_options o = make_loader_options("pairs/validation-*.h5");
+    struct loader_options o = make_pair_options("pairs/validation-*.h5");
     struct loader *l;
     CHECK_OK(loader_open(&o, &l));
     int64_t samples = loader_samples(l);
@@ -438,7 +426,7 @@ static void test_epochs(void)
 
 static void test_refused(void)
 {
-    struct loader_options o = make_loader_options("pairs/train-*.h5");
+    struct loader_options o = make_pair_options("pairs/train-*.h5");
     struct loader *l;
     o.kind = EXAMPLE_TEXT;
     CHECK_FAILS(loader_open(&o, &l), STATUS_DATA, "'sentence_pairs'");
@@ -446,13 +434,13 @@ static void test_refused(void)
     o.sequence_tokens = T - 8;
     o.shuffle = false;
     CHECK_FAILS(loader_open(&o, &l), STATUS_DATA, "--sequence-length");
-    o = make_loader_options("pairs/train-*.h5");
+    o = make_pair_options("pairs/train-*.h5");
     o.masking.max_predictions = 0;
     CHECK_FAILS(loader_open(&o, &l), STATUS_RECIPE, "masking");
     struct prepare_options p = make_prepare_options("text.txt", "plain");
     struct prepare_report report;
     CHECK_OK(prepare_clm(&p, &report));
-    o = make_loader_options("plain/train-*.h5");
+    o = make_pair_options("plain/train-*.h5");
     CHECK_FAILS(loader_open(&o, &l), STATUS_DATA, "'text'");
 }
 
@@ -557,7 +545,7 @@ static void check_nvidia(const char *name)
 {
     static struct sample list[N];
     memset(list, 0, sizeof list);
-    struct loader_options o = make_loader_options(name);
+    struct loader_options o = make_pair_options(name);
     o.shuffle = false;
     read_rank(o, N / 5, list);
     CHECK(memcmp(list, nvidia_samples, sizeof list) == 0);
@@ -579,7 +567,7 @@ static void check_nvidia(const char *name)
 static void check_bad_example(const char *reason)
 {
     write_nvidia("wrong.hdf5", 1, H5T_STD_I8LE);
-    struct loader_options o = make_loader_options("wrong.hdf5");
+    struct loader_options o = make_pair_options("wrong.hdf5");
     o.shuffle = false;
     o.micro_sequences = 5; /* the first batch contains the example */
     struct loader *l = NULL;
@@ -595,7 +583,7 @@ static void test_nvidia(void)
     write_nvidia("plain.hdf5", 0, H5T_STD_I8LE);
     check_nvidia("plain.hdf5");
     struct loader *l = NULL;
-    struct loader_options o = make_loader_options("wrong.hdf5");
+    struct loader_options o = make_pair_options("wrong.hdf5");
     write_nvidia("wrong.hdf5", 2, H5T_STD_I8LE);
     CHECK_FAILS(loader_open(&o, &l), STATUS_DATA, "uses the filter 2");
     write_nvidia("wrong.hdf5", 1, H5T_STD_I16LE);
@@ -621,7 +609,7 @@ static void test_nvidia(void)
     H5Fclose(file);
     CHECK_FAILS(loader_open(&o, &l), STATUS_DATA, "no dataset /masked_lm_ids");
     write_nvidia("wrong.hdf5", 1, H5T_STD_I8LE);
-    o = make_loader_options("wrong.hdf5");
+    o = make_pair_options("wrong.hdf5");
     o.sequence_tokens = 8; /* all examples have at least 10 tokens */
     CHECK_FAILS(loader_open(&o, &l), STATUS_DATA, "the sequence length");
 }

@@ -5,8 +5,8 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/random.h"
-#include "datasets/loader/loader.h"
 #include "tests/datasets/chat_tokenizer.h"
+#include "tests/datasets/loader_options.h"
 #include "tests/datasets/prepared.h"
 
 static struct tokenizer *tokenizer;
@@ -365,19 +365,11 @@ static void make_rows(void)
 
 static struct loader_options make_options(const struct packing_rules *rules)
 {
-    static struct loader_source source;
-    source = (struct loader_source){folder_file("many/train-*.h5"), 1};
-    return (struct loader_options){.sources = &source,
-                                   .source_count = 1,
-                                   .sequence_tokens = 16,
-                                   .global_sequences = 5,
-                                   .micro_sequences = 2,
-                                   .ranks = 1,
-                                   .seed = 3,
-                                   .shuffle = true,
-                                   .vocab_size = tokenizer_vocab_size(tokenizer),
-                                   .kind = EXAMPLE_SFT,
-                                   .packing = rules};
+    struct loader_options o = make_loader_options(folder_file("many/train-*.h5"), EXAMPLE_SFT, 16,
+                                                  tokenizer_vocab_size(tokenizer));
+    o.seed = 3;
+    o.packing = rules;
+    return o;
 }
 
 /* The rows of a step, in the order of ranks and micro-batches. */

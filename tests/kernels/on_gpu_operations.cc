@@ -192,18 +192,26 @@ template <> struct with_copies<cuda_classifier_run> {
     }
 };
 
+/* Adds the operands that AdamW and the moments of LAMB share. */
+template <typename T>
+static void add_operands(operand_copies *copies, struct adamw *settings, T *&weights,
+                         void *&moment1, void *&moment2, const float *&gradient, int64_t count)
+{
+    copies->add(settings->control, 1);
+    copies->add(weights, count);
+    copies->add(moment1, settings->moment_dtype, count);
+    copies->add(moment2, settings->moment_dtype, count);
+    copies->add(gradient, count);
+}
+
 template <> struct with_copies<cuda_adamw_update> {
     static status call(struct kernels *k, float *weights, bf16 *copy, void *moment1, void *moment2,
                        const float *gradient, int64_t count, const struct adamw *host_settings)
     {
         struct adamw settings = *host_settings;
         operand_copies copies(k->device, k->stream);
-        copies.add(settings.control, 1);
-        copies.add(weights, count);
         copies.add(copy, count);
-        copies.add(moment1, settings.moment_dtype, count);
-        copies.add(moment2, settings.moment_dtype, count);
-        copies.add(gradient, count);
+        add_operands(&copies, &settings, weights, moment1, moment2, gradient, count);
         return copies.run([&] {
             return cuda_adamw_update(k, weights, copy, moment1, moment2, gradient, count,
                                      &settings);
@@ -283,13 +291,9 @@ template <> struct with_copies<cuda_lamb_moments> {
     {
         struct adamw settings = *host_settings;
         operand_copies copies(k->device, k->stream);
-        copies.add(settings.control, 1);
         copies.add(settings.trust_ratio, 1);
         copies.add(sums, 2);
-        copies.add(weights, count);
-        copies.add(moment1, settings.moment_dtype, count);
-        copies.add(moment2, settings.moment_dtype, count);
-        copies.add(gradient, count);
+        add_operands(&copies, &settings, weights, moment1, moment2, gradient, count);
         return copies.run([&] {
             return cuda_lamb_moments(k, sums, weights, moment1, moment2, gradient, count,
                                      &settings);

@@ -259,6 +259,37 @@ make_pairs() {
         checkpoint.every=4)
 }
 
+# make_preferences LINES: make preference pairs, their shards `pairs`, and dpo.yaml, a recipe that
+# starts from base/final. The prompts are words of this many places of the licence, the chosen
+# response is the next word, and the rejected response has its letters in reverse order.
+make_preferences() {
+    grep -oE '[a-z]{3,} [a-z]{3,}' "$source/LICENSE" | head -"$1" | sort -u | awk '
+        {
+            reversed = ""
+            for (i = length($2); i > 0; i--) reversed = reversed substr($2, i, 1)
+            if (reversed != $2)
+                printf "{\"prompt\": \"%s \", \"chosen\": \"%s\", \"rejected\": \"%s\"}\n", $1, $2,
+                    reversed
+        }' >pairs.jsonl
+    run_bireme 0 prepare --objective dpo --tokenizer tokenizer --input pairs.jsonl --output pairs \
+        --validation-fraction 0.2 --sequence-length 32
+    cat >dpo.yaml <<END
+objective: dpo
+run_dir: dpo
+seed: 7
+model: {num_layers: 2, hidden_size: 32, num_heads: 2, max_position_embeddings: 32,
+  init_from: base/final}
+data: {tokenizer: tokenizer, train: pairs/train-*.h5, validation: pairs/validation-*.h5}
+batch: {global_size: 12, micro_size: 3}
+optimizer: {learning_rate: 1.0e-3, beta2: 0.999, weight_decay: 0.0}
+schedule: {name: linear, min_ratio: 0.0}
+train: {max_steps: 24}
+evaluate: {every: 12, batches: null}
+checkpoint: {every: 12}
+log: {every: 1}
+END
+}
+
 learned=0.95 # compare_layouts: the last loss is below this part of the first one
 
 # damage_weights RUN: write `damaged`, the model of the run with all weights about 1e30.

@@ -5,39 +5,8 @@
 # ctest: timeout 300
 source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
 
-# print_pairs: print preference pairs. The prompts are words of the licence, the chosen response is
-# the next word, and the rejected response has its letters in reverse order.
-print_pairs() {
-    grep -oE '[a-z]{3,} [a-z]{3,}' "$source/LICENSE" | head -150 | sort -u | awk '
-        {
-            reversed = ""
-            for (i = length($2); i > 0; i--) reversed = reversed substr($2, i, 1)
-            if (reversed != $2)
-                printf "{\"prompt\": \"%s \", \"chosen\": \"%s\", \"rejected\": \"%s\"}\n", $1, $2,
-                    reversed
-        }'
-}
-
-print_pairs >pairs.jsonl
-run_bireme 0 prepare --objective dpo --tokenizer tokenizer --input pairs.jsonl --output pairs \
-    --validation-fraction 0.2 \
-    --sequence-length 32
+make_preferences 150
 run_bireme 0 train recipe.yaml run_dir=base train.max_steps=10
-cat >dpo.yaml <<END
-objective: dpo
-run_dir: dpo
-seed: 7
-model: {num_layers: 2, hidden_size: 32, num_heads: 2, max_position_embeddings: 32,
-  init_from: base/final}
-data: {tokenizer: tokenizer, train: pairs/train-*.h5, validation: pairs/validation-*.h5}
-batch: {global_size: 12, micro_size: 3}
-optimizer: {learning_rate: 1.0e-3, beta2: 0.999, weight_decay: 0.0}
-schedule: {name: linear, min_ratio: 0.0}
-train: {max_steps: 24}
-evaluate: {every: 12, batches: null}
-checkpoint: {every: 12}
-log: {every: 1}
-END
 
 # print_value RUN EVENT STEP FIELD: print a number of metrics.jsonl.
 print_value() {

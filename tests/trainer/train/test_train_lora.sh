@@ -185,31 +185,8 @@ test_checkpoints() {
 }
 
 test_dpo() {
-    grep -oE '[a-z]{3,} [a-z]{3,}' "$source/LICENSE" | head -100 | sort -u | awk '
-        {
-            reversed = ""
-            for (i = length($2); i > 0; i--) reversed = reversed substr($2, i, 1)
-            if (reversed != $2)
-                printf "{\"prompt\": \"%s \", \"chosen\": \"%s\", \"rejected\": \"%s\"}\n", $1, $2,
-                    reversed
-        }' >pairs.jsonl
-    run_bireme 0 prepare --objective dpo --tokenizer tokenizer --input pairs.jsonl --output pairs \
-        --validation-fraction 0.2 \
-        --sequence-length 32
-    cat >dpo.yaml <<END
-objective: dpo
-seed: 7
-model: {num_layers: 2, hidden_size: 32, num_heads: 2, max_position_embeddings: 32,
-  init_from: base/final}
-data: {tokenizer: tokenizer, train: pairs/train-*.h5, validation: pairs/validation-*.h5}
-batch: {global_size: 12, micro_size: 3}
-optimizer: {learning_rate: 1.0e-2, beta2: 0.999, weight_decay: 0.0}
-schedule: {name: linear, min_ratio: 0.0}
-train: {max_steps: 4}
-evaluate: {every: 2, batches: null}
-checkpoint: {every: 2}
-log: {every: 1}
-END
+    make_preferences 100
+    sed -i 's/1.0e-3/1.0e-2/; s/max_steps: 24/max_steps: 4/; s/every: 12/every: 2/' dpo.yaml
     print_first_train_loss() { print_losses "$1" train | head -1 | cut -d' ' -f2 | cut -c1-8; }
     run_bireme 0 train dpo.yaml run_dir=whole train.max_steps=1
     # The reference of new adapters is the base model: its log-probabilities are reused.

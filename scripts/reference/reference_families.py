@@ -40,6 +40,10 @@ FAMILIES = {
         pad_token_id=None
     )),
     "olmo": ("Olmo", dict(pad_token_id=None, eos_token_id=None)),
+    "gemma3_layers": ("Gemma3", dict( # no pattern of sliding_window_pattern has this list
+        head_dim=10, sliding_window=5, query_pre_attn_scalar=6,
+        layer_types=["full_attention", "sliding_attention"], pad_token_id=None
+    )),
 }
 
 LONGROPE = dict(
@@ -126,7 +130,7 @@ def make_model(family, more, **sizes):
             more, original_max_position_embeddings=rope["original_max_position_embeddings"]
         )
     local = dict(rope_type="default", rope_theta=LOCAL_THETA)
-    is_gemma3 = family == "gemma3_text"
+    is_gemma3 = family.startswith("gemma3")
     config = getattr(transformers, stem + ("TextConfig" if is_gemma3 else "Config"))(
         **{**sizes, **keys, **more}, rms_norm_eps=1e-5, attn_implementation="eager",
         rope_parameters=dict(full_attention=rope, sliding_attention=local) if is_gemma3 else rope
@@ -186,8 +190,9 @@ def write_family_steps(path, family, seed):
     if "gemma" in family: # its norms multiply by 1 + weight
         settings.update(
             gelu_tanh=1, sliding_window_pattern=2,
-            rope_local_theta=LOCAL_THETA if family == "gemma3_text" else 0,
-            attention_scale=keys["query_pre_attn_scalar"] ** -0.5
+            rope_local_theta=LOCAL_THETA if family.startswith("gemma3") else 0,
+            attention_scale=keys["query_pre_attn_scalar"] ** -0.5,
+            global_first=float(family == "gemma3_layers")
         )
         offsets = [name for name in w if "norm" in name]
     rope = LONGROPE_STEPS.get(family)

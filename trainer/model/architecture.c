@@ -21,7 +21,7 @@
  *          Liu et al. 2019, arXiv:1907.11692
  * modernbert  ModernBertForMaskedLM: an encoder with layer norms without biases before each
  *          sub-layer, rotary positions, GEGLU, no biases of the matrices, and a window in all
- *          layers but the first of every config.window_pattern.
+ *          layers but the first of every n (config.layer_types).
  *          Warner et al. 2024, arXiv:2412.13663
  * llama    LlamaForCausalLM: RMS norms, rotary positions, grouped-query attention, SwiGLU, no
  *          biases. Gate and up are contiguous in memory. Touvron et al. 2023, arXiv:2302.13971
@@ -49,7 +49,7 @@
  * gemma2   Gemma2ForCausalLM: as gemma3_text, without norms of the queries and keys, with soft-caps
  *          of the attention scores and the logits. Gemma Team 2024, arXiv:2408.00118
  * gemma3_text  Gemma3ForCausalLM: as qwen3, with norms before and after each sub-layer, GEGLU,
- *          scaled embeddings, and a window in all layers but every config.window_pattern-th.
+ *          scaled embeddings, and a window in all layers but every n-th (config.layer_types).
  *          Gemma Team 2025, arXiv:2503.19786
  * marian   MarianMTModel: the original Transformer, an encoder and a decoder with norms after the
  *          residual sums and sinusoidal positions. Vaswani et al. 2017, arXiv:1706.03762
@@ -456,7 +456,6 @@ static const struct architecture architectures[] = {
         .name = "modernbert",
         .embedding = {.positions = POSITIONS_ROTARY},
         .norm = {.no_bias = true, .placement = PLACEMENT_PRE},
-        .attention = {.global_first = true},
         .feed_forward = {.gated = true, .gelu = true},
         .head = {.transform = true, .no_bias = true, .task_transform = true},
         .names = &modernbert_names,

@@ -77,9 +77,7 @@ struct architecture {
         enum norm_placement placement;
     } norm;
     struct {
-        bool causal;       /* a decoder; else all rows of a segment attend to each other */
-        bool global_first; /* the layer without a window is the first of window_pattern layers;
-                            * else the last one */
+        bool causal; /* a decoder; else all rows of a segment attend to each other */
         bool qkv_bias, projection_bias;
         bool unscaled; /* the scores are not divided by sqrt(D) */
         enum qk_norm qk_norm;

@@ -112,13 +112,20 @@ int64_t model_attention_width(const struct model_config *config)
 
 bool model_layer_is_local(const struct model_config *config, int64_t layer)
 {
-    const struct architecture a = architecture_compose(config);
-    int64_t position = a.attention.global_first ? layer : layer + 1;
-    return config->window_pattern > 0 && position % config->window_pattern != 0;
+    const struct model_layer_types *types = &config->layer_types;
+    return types->given && layer < 64 * MODEL_LAYER_WORDS &&
+           (types->local[layer / 64] >> layer % 64 & 1) != 0;
+}
+
+void model_set_layer_type(struct model_config *config, int64_t layer, bool is_local)
+{
+    uint64_t bit = (uint64_t)1 << layer % 64, *word = &config->layer_types.local[layer / 64];
+    config->layer_types.given = true;
+    *word = is_local ? *word | bit : *word & ~bit;
 }
 
 int64_t model_layer_window(const struct model_config *config, int64_t layer)
 {
-    bool full = config->window_pattern > 0 && !model_layer_is_local(config, layer);
+    bool full = config->layer_types.given && !model_layer_is_local(config, layer);
     return full ? 0 : config->window;
 }

@@ -28,6 +28,15 @@ enum model_head_kind {
     MODEL_HEAD_NONE             /* no head: the hidden states themselves */
 };
 
+/* The kinds of attention of the layers (layer_types in transformers). */
+enum { MODEL_LAYER_WORDS = 16 };
+
+struct model_layer_types {
+    bool given;                        /* else every layer has the window and rope_theta */
+    uint64_t local[MODEL_LAYER_WORDS]; /* bit l % 64 of word l / 64: layer l has
+                                        * sliding_attention, else full_attention */
+};
+
 /* Low-rank adapters (adapter.c). With adapters, only they and the fine-tuning head are trained. */
 struct model_adapter {
     int64_t rank; /* 0: no adapters */
@@ -79,7 +88,7 @@ struct model_config {
     bool attention_bias, mlp_bias; /* biases that the architecture does not have by default */
     bool qkv_bias;                 /* the same, of queries, keys and values alone */
     int64_t window;                /* a row attends to rows at a distance below this; 0: to all */
-    int64_t window_pattern;        /* n: every n-th layer has no window; 0: all layers have it */
+    struct model_layer_types layer_types; /* layers with the window, and layers without it */
     /* positions */
     double rope_theta;        /* base of the rotary frequencies */
     int64_t rotary_width;     /* first columns of a head that rotate; 0: all */
@@ -132,9 +141,12 @@ int64_t model_position_buckets(const struct model_config *config);
 /* model_layer_has_cross - return whether a layer belongs to the decoder of an encoder-decoder. */
 bool model_layer_has_cross(const struct model_config *config, int64_t layer);
 
-/* model_layer_is_local - return whether window_pattern makes a layer local: it then has the window
- * and rope_local_theta. Without window_pattern no layer is local. */
+/* model_layer_is_local - return whether layer_types makes a layer local: it then has the window
+ * and rope_local_theta. Without layer_types no layer is local. */
 bool model_layer_is_local(const struct model_config *config, int64_t layer);
+
+/* model_set_layer_type - set layer_types of a layer. `layer` is below 64 * MODEL_LAYER_WORDS. */
+void model_set_layer_type(struct model_config *config, int64_t layer, bool is_local);
 
 /* model_layer_has_rope - return whether a layer rotates its queries and keys. */
 bool model_layer_has_rope(const struct model_config *config, int64_t layer);

@@ -32,7 +32,7 @@ static void resolve_local_layers(struct recipe *c)
 {
     bool gemma2 = c->model.architecture == ARCHITECTURE_GEMMA2;
     bool gemma3 = c->model.architecture == ARCHITECTURE_GEMMA3_TEXT;
-    if (c->model.sliding_window_pattern == 0) {
+    if (!recipe_has_layer_types(c)) {
         c->model.sliding_window_pattern = gemma2 ? 2 : gemma3 ? 6 : 3;
     }
     if (is_gemma(c) && c->model.query_pre_attn_scalar == 0) {
@@ -193,6 +193,7 @@ static const char *const family_settings[] = {
     "model.partial_rotary_factor",
     "model.use_qkv_bias",
     "model.sliding_window_pattern",
+    "model.layer_types",
     "model.query_pre_attn_scalar",
     "model.attn_logit_softcapping",
     "model.final_logit_softcapping",
@@ -316,7 +317,7 @@ static status check_free_parts(const struct recipe_reader *r)
          "conflicts with", kind, rotary},
         {has_positions && c->model.rope_local_base_freq > 0, "model.rope_local_base_freq",
          "conflicts with", kind, rotary},
-        {is_free && c->model.rope_local_base_freq > 0 && c->model.sliding_window_pattern == 0,
+        {is_free && c->model.rope_local_base_freq > 0 && !recipe_has_layer_types(c),
          "model.rope_local_base_freq", "requires", "model.sliding_window_pattern",
          "set it; without it use model.rope_theta"},
         {is_free && c->model.sliding_window_pattern > 0 && c->model.sliding_window == 0,
@@ -387,6 +388,7 @@ static status check_model(const struct recipe_reader *r)
     TRY(check_head_sizes(r));
     TRY(check_parts(r));
     TRY(check_free_parts(r));
+    TRY(recipe_check_layer_types(r));
     TRY(check_head_counts(r));
     TRY(check_positions(r));
     return recipe_check_longrope(r->recipe);
@@ -665,5 +667,7 @@ status recipe_check_resolve(const struct recipe_reader *r)
     TRY(check_training(r));
     TRY(check_optimizer(r));
     TRY(check_evaluation(r));
-    return check_samples(r);
+    TRY(check_samples(r));
+    recipe_shorten_layer_types(r->recipe);
+    return STATUS_OK;
 }

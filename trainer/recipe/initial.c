@@ -53,13 +53,15 @@ static int list_differences(const struct recipe *recipe, const struct recipe *in
 status recipe_compare_initial(const struct recipe *recipe, const struct recipe *initial)
 {
     char text[STATUS_TEXT_BYTES / 2];
-    if (list_differences(recipe, initial, INITIAL_SHAPE, text, sizeof text) > 0) {
+    struct recipe expanded = *initial;
+    recipe_expand_layer_types(&expanded);
+    if (list_differences(recipe, &expanded, INITIAL_SHAPE, text, sizeof text) > 0) {
         return recipe_raise(recipe, STATUS_RECIPE, "model.init_from",
                             "the model in %.300s has other sizes than the recipe; remove these "
                             "settings or set them to: %s",
                             initial->origin.name, text);
     }
-    if (list_differences(recipe, initial, INITIAL_NUMERICS, text, sizeof text) > 0) {
+    if (list_differences(recipe, &expanded, INITIAL_NUMERICS, text, sizeof text) > 0) {
         log_warning("INIT-SETTINGS",
                     "the weights in %s were trained with other settings than this run: %s",
                     initial->origin.name, text);
@@ -72,10 +74,20 @@ static void copy_value(const struct setting *setting, struct recipe *to, const s
     memcpy((char *)to + setting->offset, (const char *)from + setting->offset, setting->bytes);
 }
 
+/* Returns whether the recipe gives the setting that takes the place of this one. */
+static bool is_displaced(const struct recipe *recipe, int index)
+{
+    int types = recipe_table_find("model.layer_types");
+    int pattern = recipe_table_find("model.sliding_window_pattern");
+    return (index == types && is_given(recipe, pattern)) ||
+           (index == pattern && is_given(recipe, types));
+}
+
 void recipe_take_initial(struct recipe *recipe, const struct recipe *initial)
 {
     for (int i = 0; i < recipe_table_count; i++) {
-        if (recipe_table[i].initial != INITIAL_UNRELATED && !is_given(recipe, i)) {
+        if (recipe_table[i].initial != INITIAL_UNRELATED && !is_given(recipe, i) &&
+            !is_displaced(recipe, i)) {
             copy_value(&recipe_table[i], recipe, initial);
         }
     }

@@ -12,7 +12,7 @@
 #include "trainer/recipe/foreign.h"
 #include "trainer/recipe/settings.h"
 
-enum { FILE_BYTES_MAX = 1 << 20, KEY_TEXT_BYTES = 256, KEYS_BYTES = 1280, UNKNOWN_BYTES = 900 };
+enum { FILE_BYTES_MAX = 1 << 20, KEY_TEXT_BYTES = 256, KEYS_BYTES = 1360, UNKNOWN_BYTES = 900 };
 
 static struct source_location get_key_location(const struct node *node)
 {
@@ -384,6 +384,7 @@ static void store_origin(const struct recipe_reader *r)
 static const char *const alternatives[][2] = {
     {"train.max_steps", "train.epochs"},
     {"schedule.warmup_steps", "schedule.warmup_ratio"},
+    {"model.sliding_window_pattern", "model.layer_types"},
 };
 
 static bool is_null_value(const struct recipe_reader *r, int index)

@@ -21,6 +21,7 @@
 #define RECIPE_LANGUAGE_BYTES 16
 #define RECIPE_NAME_BYTES 64
 #define RECIPE_LIST_BYTES 256
+#define RECIPE_LAYER_TYPES_BYTES 4096
 #define RECIPE_ROPE_LIST_BYTES 4096
 #define RECIPE_ROPE_FACTORS_MAX 128
 enum { RECIPE_SOURCES_MAX = 64, RECIPE_SETTINGS_MAX = 192 };
@@ -132,9 +133,10 @@ struct recipe {
         int64_t head_dim;               /* null: hidden_size / num_heads; resolved */
         int64_t sliding_window;         /* null: 0, attention to all (earlier) tokens */
         int64_t sliding_window_pattern; /* null: default of the family; 0: no pattern; resolved */
-        int64_t query_pre_attn_scalar;  /* null: head_dim for gemma2 and gemma3_text; resolved */
-        double rope_local_base_freq;    /* null: 10000 for gemma3_text, else 0; resolved */
-        double partial_rotary_factor; /* null: 0.25 for stablelm, else 0 (all columns); resolved */
+        char layer_types[RECIPE_LAYER_TYPES_BYTES]; /* null: "", or from sliding_window_pattern */
+        int64_t query_pre_attn_scalar; /* null: head_dim for gemma2 and gemma3_text; resolved */
+        double rope_local_base_freq;   /* null: 10000 for gemma3_text, else 0; resolved */
+        double partial_rotary_factor;  /* null: 0.25 for stablelm, else 0 (all columns); resolved */
         int64_t no_rope_layer_interval; /* null: 4 for smollm3, else 0; resolved */
         double embedding_multiplier, attention_multiplier, residual_multiplier; /* null: 0 */
         double logits_scaling;                                                  /* null: 0 */
@@ -413,6 +415,13 @@ bool recipe_architecture_is_rotary(enum recipe_architecture architecture);
 
 /* recipe_architecture_targets - return the default of adapter.targets, as in peft. */
 const char *recipe_architecture_targets(enum recipe_architecture architecture);
+
+/* recipe_has_layer_types - return whether a model has layers with a window and layers without it,
+ * from model.layer_types or model.sliding_window_pattern. */
+bool recipe_has_layer_types(const struct recipe *recipe);
+
+/* recipe_layer_is_local - return whether a layer has sliding_attention. */
+bool recipe_layer_is_local(const struct recipe *recipe, int64_t layer);
 
 /* recipe_rotary_width - return the number of columns of a head that rotate. */
 int64_t recipe_rotary_width(const struct recipe *recipe);

@@ -204,5 +204,18 @@ bool recipe_has_default(const struct recipe *recipe, int index);
  * Errors    STATUS_RECIPE */
 status recipe_check_longrope(const struct recipe *recipe);
 
+/* recipe_check_layer_types - check model.layer_types, which needs one entry for each layer.
+ *
+ * Errors    STATUS_RECIPE */
+status recipe_check_layer_types(const struct recipe_reader *r);
+
+/* recipe_expand_layer_types - set model.layer_types also if the model has a pattern. A list that is
+ * too long is not set. */
+void recipe_expand_layer_types(struct recipe *recipe);
+
+/* recipe_shorten_layer_types - replace model.layer_types by model.sliding_window_pattern if every
+ * n-th layer has full_attention and no other, so that equal models have equal settings. */
+void recipe_shorten_layer_types(struct recipe *recipe);
+
 /* recipe_check_resolve - replace nulls that have a fallback, then check pairs of settings. */
 status recipe_check_resolve(const struct recipe_reader *r);

@@ -91,6 +91,13 @@ const struct setting recipe_table[] = {
          "gemma2, gemma3_text, transformer_*: every n-th layer attends to all (earlier) tokens, "
          "the other layers have sliding_window (layer_types in Hugging Face configurations). "
          "modernbert: the first layer and every n-th one after it attend to all tokens"},
+    {"model.layer_types", SETTING_LIST, FIELD(model.layer_types), "null",
+     .null = "from sliding_window_pattern", .choices = "full_attention|sliding_attention",
+     .initial = INITIAL_NUMERICS, .used = FREE "|gemma2|gemma3_text|modernbert",
+     .description =
+         "gemma2, gemma3_text, modernbert, transformer_*: attention of each layer: full_attention, "
+         "or sliding_attention with sliding_window. If every n-th layer and no other has "
+         "full_attention, sliding_window_pattern replaces the list"},
     {"model.query_pre_attn_scalar", SETTING_INTEGER, FIELD(model.query_pre_attn_scalar), "null",
      .null = "head_dim", WITHIN(1, 1000000), .initial = INITIAL_NUMERICS,
      .used = "model.architecture=gemma2|gemma3_text",
@@ -210,31 +217,7 @@ const struct setting recipe_table[] = {
          "configurations (GPT-2) and gelu_pytorch_tanh (Gemma), gelu_erf is gelu, relu2 is the "
          "square of relu. gemma2, gemma3_text and modernbert accept the two GELUs. The other "
          "rotary architectures always use SwiGLU"},
-    {"model.norm_placement", SETTING_ENUM, FIELD(model.norm_placement), "null",
-     .null = "post for the families that accept this key, else set by the architecture",
-     .choices = "pre|post|branch|both", .initial = INITIAL_SHAPE, .used = FREE,
-     .description =
-         "transformer_*: place of the norms. pre: before each sub-layer, and a final one "
-         "(GPT-2). post: after each residual sum (BERT). branch: on the output of each sub-layer "
-         "before the sum (OLMo 2). both: pre and branch (Gemma)"},
-    {"model.norm_type", SETTING_ENUM, FIELD(model.norm_type), "null",
-     .null = "layernorm for the families that accept this key, else set by the architecture",
-     .choices = "layernorm|rmsnorm|nonparametric_layernorm", .initial = INITIAL_SHAPE, .used = FREE,
-     .description = "transformer_*: kind of the norms. nonparametric_layernorm: LayerNorm without "
-                    "weights and biases (OLMo 1)"},
-    {"model.position_embedding_type", SETTING_ENUM, FIELD(model.position_embedding_type), "null",
-     .null = "sinusoidal for the families that accept this key, else set by the architecture",
-     .choices = "learned|sinusoidal|rotary|none", .initial = INITIAL_SHAPE, .used = FREE,
-     .description =
-         "transformer_*: positions. learned: a table of embeddings; sinusoidal: fixed sines and "
-         "cosines, added to the token embeddings without a factor; rotary: rotated queries and "
-         "keys, with the keys rope_*; none: no positions"},
-    {"model.qk_norm", SETTING_ENUM, FIELD(model.qk_norm), "none", .choices = "none|head|full",
-     .initial = INITIAL_SHAPE, .used = FREE,
-     .description = "transformer_*: RMS norms of queries and keys, of each head or of all heads"},
-    {"model.gated_linear_unit", SETTING_BOOLEAN, FIELD(model.gated_linear_unit), "false",
-     .initial = INITIAL_SHAPE, .used = FREE "|t5",
-     .description = "transformer_*, t5: whether a gate makes the network SwiGLU or GEGLU"},
+#include "trainer/recipe/table_parts.inc"
     {"model.initializer_range", SETTING_NUMBER, FIELD(model.initializer_range), "0.02",
      WITHIN(0, 10),
      .description = "Standard deviation of the initial weights. gpt2 divides it by sqrt(2 "

@@ -64,6 +64,13 @@ static int64_t count_head_outputs(const struct recipe *recipe)
     }
 }
 
+static void set_layer_types(const struct recipe *recipe, struct model_config *config)
+{
+    for (int64_t i = 0; i < recipe->model.num_layers && recipe_has_layer_types(recipe); i++) {
+        model_set_layer_type(config, i, recipe_layer_is_local(recipe, i));
+    }
+}
+
 static struct rotary_scaling get_rotary_scaling(const struct recipe *recipe)
 {
     struct rotary_scaling scaling = {
@@ -170,7 +177,7 @@ static enum model_fp8_recipe get_fp8_recipe(const struct recipe *recipe)
 
 struct model_config derive_model_config(const struct recipe *recipe, int64_t vocabulary)
 {
-    return (struct model_config){
+    struct model_config config = {
         .architecture = recipe_architecture_name(recipe->model.architecture),
         .layers = recipe->model.num_layers + recipe->model.num_decoder_layers,
         .encoder_layers = recipe->model.num_decoder_layers > 0 ? recipe->model.num_layers : 0,
@@ -201,7 +208,6 @@ struct model_config derive_model_config(const struct recipe *recipe, int64_t voc
         .kv_heads = recipe->model.num_kv_heads,
         .head_width = recipe->model.head_dim,
         .window = derive_window(recipe),
-        .window_pattern = recipe->model.sliding_window_pattern,
         .no_rope_interval = recipe->model.no_rope_layer_interval,
         .position_buckets = recipe->model.relative_attention_num_buckets,
         .max_distance = recipe->model.relative_attention_max_distance,
@@ -233,6 +239,8 @@ struct model_config derive_model_config(const struct recipe *recipe, int64_t voc
         .fp8 = {get_fp8_recipe(recipe), recipe->fp8.amax_history,
                 recipe->fp8.first_last_layers_bf16},
     };
+    set_layer_types(recipe, &config);
+    return config;
 }
 
 const char *derive_precision_name(const struct recipe *recipe)

@@ -40,6 +40,15 @@ static inline double run_attribute_or(hid_t file, const char *name, double defau
     return H5Aexists(file, name) > 0 ? reference_attribute(file, name) : default_value;
 }
 
+/* Sets layer_types of a pattern n: every n-th layer has full attention, the first or the last of n.
+ * 0: no layer_types. */
+static inline void run_set_pattern(struct model_config *config, int64_t n, bool begins)
+{
+    for (int64_t i = 0; n > 0 && i < config->layers; i++) {
+        model_set_layer_type(config, i, (begins ? i : i + 1) % n != 0);
+    }
+}
+
 /* Opens tests/reference/`name`. The caller sets the other fields of the configuration. targets: of
  * the adapters; NULL: none. */
 static inline void run_open(struct run *r, const char *name, const char *architecture,

@@ -54,7 +54,8 @@ static void read_reference(const char *name, const char *architecture, const cha
     c->attention_bias = c->mlp_bias = run_attribute_or(f, "biases", 0) > 0;
     c->qkv_bias = run_attribute_or(f, "qkv_bias", 0) > 0;
     c->window = (int64_t)run_attribute_or(f, "sliding_window", 0);
-    c->window_pattern = (int64_t)run_attribute_or(f, "sliding_window_pattern", 0);
+    run_set_pattern(c, (int64_t)run_attribute_or(f, "sliding_window_pattern", 0),
+                    run_attribute_or(f, "global_first", 0) > 0);
     c->no_rope_interval = (int64_t)run_attribute_or(f, "no_rope_interval", 0);
     c->attention_scale = run_attribute_or(f, "attention_scale", 0);
     c->embedding_multiplier = run_attribute_or(f, "embedding_multiplier", 0);
@@ -270,6 +271,7 @@ int main(void)
     test_reference("llama_biases.h5", "llama", NULL);
     test_reference("openai_gpt.h5", "openai-gpt", NULL);
     test_reference("gemma3_text.h5", "gemma3_text", NULL);
+    test_reference("gemma3_layers.h5", "gemma3_text", NULL);
     test_reference("smollm3.h5", "smollm3", NULL);
     test_reference("granite.h5", "granite", NULL);
     test_reference("olmo2.h5", "olmo2", NULL);
@@ -287,6 +289,7 @@ int main(void)
     test_parts("qwen3.h5", "qwen3");
     test_parts("gemma2.h5", "gemma2");
     test_parts("gemma3_text.h5", "gemma3_text");
+    test_parts("gemma3_layers.h5", "gemma3_text");
     test_parts("smollm3.h5", "smollm3");
     test_parts("granite.h5", "granite");
     test_parts("olmo2.h5", "olmo2");

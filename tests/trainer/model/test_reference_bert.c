@@ -39,7 +39,8 @@ static void read_parts(hid_t f, struct model_config *c)
     c->rope_theta = run_attribute_or(f, "rope_theta", 0);
     c->rope_local_theta = run_attribute_or(f, "rope_local_theta", 0);
     c->window = (int64_t)run_attribute_or(f, "window", 0);
-    c->window_pattern = (int64_t)run_attribute_or(f, "window_pattern", 0);
+    run_set_pattern(c, (int64_t)run_attribute_or(f, "window_pattern", 0),
+                    strcmp(c->architecture, "modernbert") == 0);
 }
 
 static void read_reference(const char *name, const char *architecture, struct reference *r)

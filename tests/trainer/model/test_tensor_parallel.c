@@ -350,7 +350,7 @@ static struct model_config make_config(const struct model_case *c, enum dtype dt
                         : is_free     ? 4
                                       : 0,
         .qkv_bias = is_stablelm || is_free,
-        .window_pattern = is_gemma || is_modernbert || is_free ? 2 : 0,
+        .layer_types = {is_gemma || is_modernbert || is_free, {is_modernbert ? 2 : 5}},
         .rope_local_theta = (is_gemma && !is_gemma2) || is_modernbert || is_free ? 50 : 0,
         .attention_scale = is_gemma || is_granite ? 0.3 : 0,
         .attention_softcap = is_gemma2 || is_free ? 2 : 0,

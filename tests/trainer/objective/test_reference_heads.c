@@ -65,7 +65,7 @@ static const struct model_config decoders[] = {
     {.architecture = "gemma3_text",
      .head_width = 6,
      .window = 4,
-     .window_pattern = 2,
+     .layer_types = {true, {0x5}}, /* layers 0 and 2 have the window */
      .rope_local_theta = 50,
      .attention_scale = 0.44721359549995793}, /* 1 / sqrt(5) */
     {.architecture = "openai-gpt"},
@@ -75,7 +75,10 @@ static const struct model_config decoders[] = {
 /* Encoders with other settings than BERT. */
 static const struct model_config encoders[] = {
     {.architecture = "albert", .embedding_width = 6},
-    {.architecture = "modernbert", .window = 4, .window_pattern = 2, .rope_local_theta = 50},
+    {.architecture = "modernbert",
+     .window = 4,
+     .layer_types = {true, {0xa}}, /* layers 1 and 3 have the window */
+     .rope_local_theta = 50},
 };
 
 static struct model_config find_settings(const char *architecture)

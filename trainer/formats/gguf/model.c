@@ -144,6 +144,10 @@ status gguf_check_model(const struct export_source *source, const struct gguf_fa
             "%s: model.query_pre_attn_scalar is not %.0f, the only value of llama.cpp for %" PRId64
             " layers",
             source->found.folder, 1 / (family_scale * family_scale), c->layers);
+    REQUIRE(source->recipe.model.layer_types[0] == '\0', STATUS_UNAVAILABLE,
+            "%s: model.layer_types has full_attention in layers that are not every n-th; llama.cpp "
+            "does not support this",
+            source->found.folder);
     TRY(check_softcaps(source, family));
     TRY(check_parts(source, family));
     REQUIRE(c->rope_scaling.kind != ROTARY_DYNAMIC ||

@@ -74,6 +74,14 @@ status config_read_rotary(const struct config_document *c,
 void config_write_rotary(FILE *file, const struct huggingface_architecture *architecture,
                          const struct recipe *r);
 
+/* config_read_layer_types - read the list layer_types into r->model.
+ *
+ * Errors    STATUS_UNAVAILABLE for another kind of attention; STATUS_DATA for a wrong list */
+status config_read_layer_types(const struct config_document *c, struct recipe *r);
+
+/* config_write_layer_types - write the list layer_types. */
+void config_write_layer_types(FILE *file, const struct recipe *r);
+
 /* config_read_seq2seq - read the keys of an encoder-decoder model into r->model.
  *
  * Errors    STATUS_UNAVAILABLE for a decoder with other sizes than the encoder; STATUS_DATA for a

@@ -87,6 +87,7 @@ status config_read_parts(const struct config_document *c, struct recipe *r)
     for (int i = 0; i < CONFIG_SOFTCAPS; i++) {
         TRY(read_number(c, &config_softcaps[i], r));
     }
+    TRY(config_get_field(c, "layer_types") != NULL ? config_read_layer_types(c, r) : STATUS_OK);
     return config_read_boolean(c, "gated_linear_unit", false, &r->model.gated_linear_unit);
 }
 
@@ -102,6 +103,9 @@ void config_write_parts(FILE *file, const struct recipe *r)
     }
     for (int i = 0; i < CONFIG_SOFTCAPS; i++) {
         write_number(file, &config_softcaps[i], r);
+    }
+    if (r->model.layer_types[0] != '\0') {
+        config_write_layer_types(file, r);
     }
     fprintf(file, "  \"gated_linear_unit\": %s,\n", r->model.gated_linear_unit ? "true" : "false");
 }

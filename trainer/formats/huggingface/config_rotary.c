@@ -49,6 +49,7 @@ static const struct {
 enum { ROPE_NUMBERS = COUNT(rope_numbers) };
 static const char rope_positions_key[] = "original_max_position_embeddings";
 static const char rotary_factor_key[] = "partial_rotary_factor";
+static const char layer_types_key[] = "layer_types";
 static const char full_attention[] = "full_attention", sliding_attention[] = "sliding_attention";
 
 /* Returns whether the type has original_max_position_embeddings. */
@@ -135,22 +136,20 @@ static status read_rope_type(const struct config_document *c, int64_t original_p
     return type == ROTARY_LONGROPE ? read_longrope(c, r) : STATUS_OK;
 }
 
-/* Every layer must have full attention. Newer versions of transformers list the kinds. */
-static status check_layer_types(const struct config_document *c)
+/* Checks the kinds of attention of a list. `other` is the second kind that is supported; NULL: each
+ * layer must have full attention. */
+static status check_layer_types(const struct config_document *c, const json_t *types,
+                                const char *other)
 {
-    const json_t *types = config_get_field(c, "layer_types");
     for (size_t i = 0; i < json_array_size(types); i++) {
         const char *type = json_string_value(json_array_get(types, i));
         REQUIRE(type != NULL, STATUS_DATA, "%s: layer_types is not a list of strings", c->path);
-        REQUIRE(strcmp(type, full_attention) == 0, STATUS_UNAVAILABLE,
-                "%s: layer_types: %.60s is not supported; full_attention is", c->path, type);
+        REQUIRE(strcmp(type, full_attention) == 0 || (other != NULL && strcmp(type, other) == 0),
+                STATUS_UNAVAILABLE, "%s: layer_types: %.60s is not supported; full_attention%s%s",
+                c->path, type, other != NULL ? " and " : " is",
+                other != NULL ? "sliding_attention are" : "");
     }
     return STATUS_OK;
-}
-
-static bool is_full_attention(const void *list, int64_t index)
-{
-    return strcmp(json_string_value(json_array_get(list, (size_t)index)), full_attention) == 0;
 }
 
 static bool has_no_rope(const void *list, int64_t index)
@@ -188,6 +187,24 @@ static status find_interval(const struct config_document *c, const char *key, in
     return STATUS_OK;
 }
 
+status config_read_layer_types(const struct config_document *c, struct recipe *r)
+{
+    const json_t *types = config_get_field(c, layer_types_key);
+    size_t count = json_array_size(types), used = 0, bytes = sizeof r->model.layer_types;
+    REQUIRE((int64_t)count == r->model.num_layers, STATUS_DATA,
+            "%s: layer_types has %zu entries for %" PRId64 " layers", c->path, count,
+            r->model.num_layers);
+    TRY(check_layer_types(c, types, sliding_attention));
+    for (size_t i = 0; i < count && used < bytes; i++) {
+        used += (size_t)snprintf(r->model.layer_types + used, bytes - used, "%s%s",
+                                 i > 0 ? ", " : "", json_string_value(json_array_get(types, i)));
+    }
+    REQUIRE(used < bytes, STATUS_UNAVAILABLE, "%s: layer_types of %zu layers are too long", c->path,
+            count);
+    r->model.sliding_window_pattern = 0;
+    return STATUS_OK;
+}
+
 static status read_positive_integer(const struct config_document *c, const char *key,
                                     int64_t default_value, int64_t *out)
 {
@@ -196,30 +213,14 @@ static status read_positive_integer(const struct config_document *c, const char 
     return STATUS_OK;
 }
 
-/* Reads layer_types, or sliding_window_pattern of earlier versions of transformers. */
+/* Reads layer_types, or sliding_window_pattern of earlier versions of transformers. The recipe
+ * then has the shortest form (recipe_shorten_layer_types). */
 static status read_pattern(const struct config_document *c,
                            const struct huggingface_architecture *architecture, struct recipe *r)
 {
-    const json_t *types = config_get_field(c, "layer_types");
-    int64_t layers = r->model.num_layers, *pattern = &r->model.sliding_window_pattern;
     TRY(read_positive_integer(c, architecture->pattern.key, architecture->pattern.default_value,
-                              pattern));
-    if (types == NULL) {
-        return STATUS_OK;
-    }
-    REQUIRE((int64_t)json_array_size(types) == layers, STATUS_DATA,
-            "%s: layer_types has %zu entries for %" PRId64 " layers", c->path,
-            json_array_size(types), layers);
-    for (size_t i = 0; i < json_array_size(types); i++) {
-        const char *type = json_string_value(json_array_get(types, i));
-        REQUIRE(type != NULL, STATUS_DATA, "%s: layer_types is not a list of strings", c->path);
-        REQUIRE(strcmp(type, full_attention) == 0 || strcmp(type, sliding_attention) == 0,
-                STATUS_UNAVAILABLE,
-                "%s: layer_types: %.60s is not supported; full_attention and sliding_attention are",
-                c->path, type);
-    }
-    return find_interval(c, "layer_types", layers, is_full_attention, full_attention,
-                         architecture->pattern.global_first, pattern);
+                              &r->model.sliding_window_pattern));
+    return config_get_field(c, layer_types_key) != NULL ? config_read_layer_types(c, r) : STATUS_OK;
 }
 
 static status read_softcaps(const struct config_document *c,
@@ -355,10 +356,13 @@ status config_read_rotary(const struct config_document *c,
 {
     const json_t *parameters = config_get_field(c, "rope_parameters");
     const json_t *scaling = config_get_field(c, "rope_scaling");
-    /* config_read_parts reads the soft-caps and the share of columns of free parts. */
+    /* config_read_parts reads the soft-caps, layer_types and the share of columns of free parts. */
     TRY(!architecture->has_free_parts ? read_softcaps(c, architecture, r) : STATUS_OK);
-    TRY(architecture->pattern.key != NULL ? read_pattern(c, architecture, r)
-                                          : check_layer_types(c));
+    if (architecture->pattern.key != NULL) {
+        TRY(read_pattern(c, architecture, r));
+    } else if (!architecture->has_free_parts) {
+        TRY(check_layer_types(c, config_get_field(c, layer_types_key), NULL));
+    }
     if (architecture->rope_bases[0].key != NULL) {
         return read_local_rope_layers(c, architecture, r);
     }
@@ -382,18 +386,23 @@ status config_read_rotary(const struct config_document *c,
     return STATUS_OK;
 }
 
+void config_write_layer_types(FILE *file, const struct recipe *r)
+{
+    fprintf(file, "  \"%s\": [", layer_types_key);
+    for (int64_t i = 0; i < r->model.num_layers; i++) {
+        fprintf(file, "%s\"%s\"", i > 0 ? ", " : "",
+                recipe_layer_is_local(r, i) ? sliding_attention : full_attention);
+    }
+    fprintf(file, "],\n");
+}
+
 static void write_local_layers(FILE *file, const struct huggingface_architecture *architecture,
                                const struct recipe *r)
 {
-    int64_t pattern = r->model.sliding_window_pattern;
-    config_write_integer(file, architecture->pattern.key, pattern);
-    fprintf(file, "  \"layer_types\": [");
-    for (int64_t i = 0; i < r->model.num_layers; i++) {
-        int64_t number = architecture->pattern.global_first ? i : i + 1;
-        fprintf(file, "%s\"%s\"", i > 0 ? ", " : "",
-                number % pattern == 0 ? full_attention : sliding_attention);
+    if (r->model.sliding_window_pattern > 0) {
+        config_write_integer(file, architecture->pattern.key, r->model.sliding_window_pattern);
     }
-    fprintf(file, "],\n");
+    config_write_layer_types(file, r);
 }
 
 static void write_no_rope_layers(FILE *file, const struct recipe *r)

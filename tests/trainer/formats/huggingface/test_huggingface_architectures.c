@@ -190,10 +190,8 @@ static const struct config_case config_cases[] = {
     {"gemma2", "final_logit_softcapping", "true", STATUS_DATA, "softcapping is not a number"},
     {"gemma2", "use_bidirectional_attention", "true", STATUS_UNAVAILABLE,
      "use_bidirectional_attention: true"},
-    {"gemma2", "layer_types", "[\"full_attention\", \"sliding_attention\"]", STATUS_UNAVAILABLE,
-     "layer_types of layer 1 is not supported"},
-    {"modernbert", "layer_types", "[\"sliding_attention\", \"full_attention\"]", STATUS_UNAVAILABLE,
-     "layer_types of layer 0 is not supported"},
+    {"gemma2", "layer_types", "[\"full_attention\", \"sliding_attention\"]", STATUS_OK, NULL},
+    {"modernbert", "layer_types", "[\"sliding_attention\", \"full_attention\"]", STATUS_OK, NULL},
     {"modernbert", "layer_types", "[\"full_attention\", \"full_attention\"]", STATUS_OK, NULL},
     {"modernbert", "norm_bias", "true", STATUS_UNAVAILABLE, "norm_bias: true is not"},
     {"modernbert", "decoder_bias", "false", STATUS_UNAVAILABLE, "decoder_bias: false is not"},
@@ -215,8 +213,8 @@ static const struct config_case config_cases[] = {
     {"gemma3_text", "use_bidirectional_attention", "true", STATUS_UNAVAILABLE,
      "use_bidirectional_attention: true"},
     {"gemma3_text", "hidden_activation", "\"silu\"", STATUS_UNAVAILABLE, "silu is not supp"},
-    {"gemma3_text", "layer_types", "[\"full_attention\", \"sliding_attention\"]",
-     STATUS_UNAVAILABLE, "layer_types of layer 1 is not supported"},
+    {"gemma3_text", "layer_types", "[\"full_attention\", \"sliding_attention\"]", STATUS_OK, NULL},
+    {"gemma3_text", "layer_types", "[\"full_attention\", 3]", STATUS_DATA, "not a list of strings"},
     {"gemma3_text", "layer_types", "[\"full_attention\", \"linear_attention\"]", STATUS_UNAVAILABLE,
      "layer_types: linear_attention is not"},
     {"gemma3_text", "layer_types", "[\"full_attention\"]", STATUS_DATA, "1 entries for 2 layers"},
@@ -400,6 +398,7 @@ int main(void)
     test_numbers("openai_gpt", true);
     test_numbers("gemma2", true);
     test_numbers("gemma3_text", true);
+    test_numbers("gemma3_layers", true);
     test_numbers("smollm3", true);
     test_numbers("granite", true);
     test_numbers("olmo", true);

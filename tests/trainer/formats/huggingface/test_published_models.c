@@ -139,6 +139,14 @@ static void test_free_parts(void)
         "model: {architecture: transformer_encoder, vocab_size: 50, qk_norm: full, "
         "position_embedding_type: none, sliding_window: 8, attn_logit_softcapping: 20}\n"
         "train: {max_steps: 1}\n",
+        "objective: mlm\n"
+        "model: {architecture: transformer_encoder, vocab_size: 50, num_layers: 4, "
+        "sliding_window: 8, layer_types: [full_attention, sliding_attention, sliding_attention, "
+        "full_attention]}\n"
+        "train: {max_steps: 1}\n",
+        "model: {architecture: gemma3_text, vocab_size: 50, num_layers: 3, sliding_window: 8, "
+        "activation: gelu_tanh, layer_types: [full_attention, sliding_attention, full_attention]}\n"
+        "train: {max_steps: 1}\n",
     };
     for (int i = 0; i < COUNT(texts); i++) {
         CHECK_OK(recipe_parse("free.yaml", texts[i], strlen(texts[i]), NULL, 0, &recipe));

@@ -15,8 +15,9 @@
  * megatron-bert  MegatronBertForPreTraining; as bert, with norms before each sub-layer. A final
  *          norm replaces the norm of the embedding. Shoeybi et al. 2019, arXiv:1909.08053
  * transformer_encoder, transformer_decoder  families of Bireme: config.parts sets the placement and
- *          the kind of the norms, the norms of the queries and keys, the positions and the
- *          feed-forward network. The defaults follow Vaswani et al. 2017, arXiv:1706.03762
+ *          the kind of the norms, the norms of the queries and keys, the positions, the
+ *          feed-forward network, the embedding and the head. The defaults follow
+ *          Vaswani et al. 2017, arXiv:1706.03762
  * roberta  RobertaForMaskedLM; as bert, but positions begin with row 2 of the table.
  *          Liu et al. 2019, arXiv:1907.11692
  * modernbert  ModernBertForMaskedLM: an encoder with layer norms without biases before each
@@ -187,17 +188,19 @@ static const struct architecture_names distilbert_names = {
 /* Names of the families with free parts. Each placement of the norms uses some of them. */
 #define TRANSFORMER_NAMES                                                                          \
     .token_table = "embeddings.tokens", .position_table = "embeddings.positions",                  \
-    .block = "layers", .norm1 = "attention_input_norm", .query = "attention.query",                \
-    .key = "attention.key", .value = "attention.value", .projection = "attention.output",          \
-    .query_norm = "attention.query_norm", .key_norm = "attention.key_norm",                        \
-    .attention_norm = "attention_output_norm", .norm2 = "feed_forward_input_norm",                 \
-    .gate = "feed_forward.gate", .fc = "feed_forward.up", .fc_projection = "feed_forward.down",    \
-    .feed_forward_norm = "feed_forward_output_norm", .final_norm = "final_norm",                   \
-    .pooler = "pooler", .decoder = "head.decoder", .sequence_labels = "classifier",                \
-    .choice_labels = "classifier", .token_labels = "classifier"
+    .embedding_norm = "embeddings.norm", .block = "layers", .norm1 = "attention_input_norm",       \
+    .query = "attention.query", .key = "attention.key", .value = "attention.value",                \
+    .projection = "attention.output", .query_norm = "attention.query_norm",                        \
+    .key_norm = "attention.key_norm", .attention_norm = "attention_output_norm",                   \
+    .norm2 = "feed_forward_input_norm", .gate = "feed_forward.gate", .fc = "feed_forward.up",      \
+    .fc_projection = "feed_forward.down", .feed_forward_norm = "feed_forward_output_norm",         \
+    .final_norm = "final_norm", .pooler = "pooler", .decoder = "head.decoder",                     \
+    .sequence_labels = "classifier", .choice_labels = "classifier", .token_labels = "classifier"
 
 static const struct architecture_names transformer_encoder_names = {
     TRANSFORMER_NAMES,
+    .token_type_table = "embeddings.token_types",
+    .embedding_projection = "embeddings.projection",
     .transform = "head.dense",
     .transform_norm = "head.norm",
     .decoder_bias = "head",
@@ -618,6 +621,28 @@ const struct architecture *model_architecture(const char *name)
     return NULL;
 }
 
+/* Sets the parts of a model with free_parts. */
+static void compose_parts(const struct model_config *config, struct architecture *a)
+{
+    const struct model_parts *parts = &config->parts;
+    if (parts->norm_placement != PLACEMENT_DEFAULT) {
+        a->norm.placement = parts->norm_placement;
+    }
+    if (parts->positions != POSITIONS_DEFAULT) {
+        a->embedding.positions = parts->positions;
+    }
+    a->norm.kind = parts->rms_norm ? NORM_RMS : NORM_LAYER;
+    a->norm.no_weight = parts->norm_without_weight;
+    a->attention.qk_norm = parts->qk_norm;
+    a->norm.no_bias = parts->norm_without_bias;
+    a->embedding.no_norm = !parts->embedding_norm;
+    a->embedding.no_token_types = config->token_types == 0;
+    a->shared_layers = parts->shared_layers;
+    a->head.transform = a->head.transform && !parts->head_without_transform;
+    a->head.no_bias = parts->head_without_transform_bias;
+    a->head.no_logits_bias = parts->head_without_bias;
+}
+
 struct architecture architecture_compose(const struct model_config *config)
 {
     const struct architecture *row = model_architecture(config->architecture);
@@ -627,18 +652,9 @@ struct architecture architecture_compose(const struct model_config *config)
         a.feed_forward.gated = parts->gated;
         a.feed_forward.gelu = config->activation != ACTIVATION_SILU;
     }
-    if (!a.free_parts) {
-        return a;
+    if (a.free_parts) {
+        compose_parts(config, &a);
     }
-    if (parts->norm_placement != PLACEMENT_DEFAULT) {
-        a.norm.placement = parts->norm_placement;
-    }
-    if (parts->positions != POSITIONS_DEFAULT) {
-        a.embedding.positions = parts->positions;
-    }
-    a.norm.kind = parts->rms_norm ? NORM_RMS : NORM_LAYER;
-    a.norm.no_weight = parts->norm_without_weight;
-    a.attention.qk_norm = parts->qk_norm;
     return a;
 }
 
@@ -659,9 +675,9 @@ bool model_layer_has_cross(const struct model_config *config, int64_t layer)
 
 int64_t model_parameter_uses(const struct model_config *config, const struct model_parameter *p)
 {
-    const struct architecture *a = model_architecture(config->architecture);
+    const struct architecture a = architecture_compose(config);
     bool in_block = p->layer >= 0 && p->layer < config->layers;
-    return a != NULL && a->shared_layers && in_block ? config->layers : 1;
+    return a.shared_layers && in_block ? config->layers : 1;
 }
 
 int64_t model_inner_outputs(const struct model_config *config)

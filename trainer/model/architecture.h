@@ -69,6 +69,8 @@ struct architecture {
         bool sines_first;       /* sinusoidal: all sines before all cosines; else they alternate */
         bool scaled;            /* the token embeddings are multiplied by sqrt(width) */
         bool extra_norm;        /* norm1 of the first block reads the norm of the embedding */
+        bool no_norm;           /* names.embedding_norm has no effect */
+        bool no_token_types;    /* names.token_type_table has no effect */
     } embedding;
     struct {
         enum norm_kind kind; /* a layer norm has a bias, an RMS norm has none */
@@ -90,6 +92,7 @@ struct architecture {
     struct {
         bool transform;      /* names.transform and its norm precede the vocabulary matrix */
         bool no_bias;        /* names.transform has no bias */
+        bool no_logits_bias; /* names.decoder_bias has no effect */
         bool separate_dense; /* sequence labels have names.sequence_dense instead of the pooler */
         bool relu_dense;     /* the dense layer of a fine-tuning head has ReLU instead of tanh */
         bool answer_dropout; /* dropout precedes the matrix of answers */
@@ -128,13 +131,25 @@ static inline bool architecture_is_post_norm(const struct architecture *a)
     return a->norm.placement == PLACEMENT_POST;
 }
 
+/* architecture_has_embedding_norm - return whether a norm reads the sum of the embeddings. */
+static inline bool architecture_has_embedding_norm(const struct architecture *a)
+{
+    return a->names->embedding_norm != NULL && !a->embedding.no_norm;
+}
+
+/* architecture_has_token_types - return whether token types have embeddings. */
+static inline bool architecture_has_token_types(const struct architecture *a)
+{
+    return a->names->token_type_table != NULL && !a->embedding.no_token_types;
+}
+
 /* architecture_continues_norm1 - return whether the stream of a block continues with the output of
  * norm1. With PLACEMENT_POST this holds for each block, otherwise for the first block if the norm
  * of the embedding replaces its norm1. */
 static inline bool architecture_continues_norm1(const struct architecture *a, bool is_first_block)
 {
     return architecture_is_post_norm(a) ||
-           (is_first_block && a->names->embedding_norm != NULL && !a->embedding.extra_norm);
+           (is_first_block && architecture_has_embedding_norm(a) && !a->embedding.extra_norm);
 }
 
 /* architecture_has_input_norms - return whether each sub-layer of a block reads a norm of the
@@ -155,14 +170,15 @@ static inline bool architecture_has_branch_norms(const struct architecture *a)
  * attention, or the norm of the embedding. */
 static inline bool architecture_has_first_norm(const struct architecture *a)
 {
-    return architecture_has_input_norms(a) || a->names->embedding_norm != NULL;
+    return architecture_has_input_norms(a) || architecture_has_embedding_norm(a);
 }
 
 /* architecture_drops_sum - return whether dropout of the embedding follows the sum with the token
  * types, without a norm between them. */
 static inline bool architecture_drops_sum(const struct architecture *a)
 {
-    return !architecture_is_post_norm(a) && a->names->token_type_table != NULL;
+    return !architecture_is_post_norm(a) && architecture_has_token_types(a) &&
+           !architecture_has_embedding_norm(a);
 }
 
 /* architecture_has_decoder - return whether the model has an encoder and a decoder. */

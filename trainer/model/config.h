@@ -53,6 +53,11 @@ struct model_parts {
     enum qk_norm qk_norm;
     bool rms_norm;            /* RMS norms instead of layer norms */
     bool norm_without_weight; /* norms without weights and biases */
+    bool norm_without_bias;   /* layer norms without biases */
+    bool embedding_norm;      /* a norm of the embedding; with PLACEMENT_PRE, it takes the place of
+                               * norm1 of the first block */
+    bool shared_layers;       /* all layers have the parameters of one block */
+    bool head_without_transform, head_without_transform_bias, head_without_bias;
     bool gated; /* gated feed-forward network with config.activation: SiLU or a GELU; also an
                     * architecture with free_gate has this part */
 };

@@ -236,7 +236,7 @@ status model_forward(struct model *m, const struct model_input *input, struct te
 /* Returns whether the pass runs the head. BERT's head and fine-tuning heads need output rows. */
 static bool head_is_used(const struct model *m, const struct model_input *input)
 {
-    bool always = !m->architecture->head.transform && m->config.head == MODEL_HEAD_LM;
+    bool always = m->architecture->attention.causal && m->config.head == MODEL_HEAD_LM;
     return always || input->output_rows != NULL;
 }
 

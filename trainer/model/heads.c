@@ -3,7 +3,7 @@
  * ---- BERT's pre-training heads: masked language modelling and next-sentence prediction ----
  *
  *   masked rows:  h = norm(act(W x + b));  logits h E^T + c with the token table E. W maps to the
- *                 columns of E
+ *                 columns of E. Without a transform (transformer_encoder), h = x
  *   first rows:   p = tanh(P x + q);       logits p L^T + l of two labels
  *
  * The objective computes the logits. Only the masked rows go through W. Each tensor-parallel rank
@@ -63,22 +63,15 @@ static status pool_examples(struct model *m, const struct model_input *input, st
         first, model_matrix(m, pooler.weight), model_bias(m, pooler.bias), ACTIVATION_TANH);
 }
 
-status model_bert_heads_forward(struct model *m, const struct model_input *input,
-                                struct tensor hidden, struct tensor *out)
+/* Computes the dense layer and the norm before the vocabulary matrix. */
+static status transform_forward(struct model *m, const struct model_input *input,
+                                struct tensor *out)
 {
     struct head_activations *a = &m->activations.head;
     struct param_index dense = m->param_index[MODEL_TRANSFORM],
                        norm = m->param_index[MODEL_TRANSFORM_NORM];
-    REQUIRE(m->architecture->head.transform && input->outputs <= m->config.output_rows,
-            STATUS_INTERNAL,
-            "%s: a micro-batch has %" PRId64 " masked rows; %" PRId64 " are planned",
-            m->architecture->name, input->outputs, m->config.output_rows);
-    if (m->config.next_sentence) {
-        TRY(pool_examples(m, input, hidden));
-    }
-    struct tensor rows = select_outputs(input, a->rows), y = select_outputs(input, a->dense);
-    TRY(op_gather_rows(m->kernels, rows, hidden, input->output_rows));
-    TRY(linear_forward(m->kernels, y, select_outputs(input, a->saved_for_backward), rows,
+    struct tensor y = select_outputs(input, a->dense);
+    TRY(linear_forward(m->kernels, y, select_outputs(input, a->saved_for_backward), *out,
                        model_matrix(m, dense.weight), model_bias(m, dense.bias),
                        m->config.activation));
     *out = select_outputs(input, a->norm);
@@ -86,6 +79,21 @@ status model_bert_heads_forward(struct model *m, const struct model_input *input
         m->kernels, tensor_absent(), *out, select_outputs(input, a->statistics), y, tensor_absent(),
         model_vector(m, norm.weight), model_vector(m, norm.bias), m->architecture->norm.kind,
         m->config.norm_epsilon, (struct dropout){0});
+}
+
+status model_bert_heads_forward(struct model *m, const struct model_input *input,
+                                struct tensor hidden, struct tensor *out)
+{
+    REQUIRE(!m->architecture->attention.causal && input->outputs <= m->config.output_rows,
+            STATUS_INTERNAL,
+            "%s: a micro-batch has %" PRId64 " masked rows; %" PRId64 " are planned",
+            m->architecture->name, input->outputs, m->config.output_rows);
+    if (m->config.next_sentence) {
+        TRY(pool_examples(m, input, hidden));
+    }
+    *out = select_outputs(input, m->activations.head.rows);
+    TRY(op_gather_rows(m->kernels, *out, hidden, input->output_rows));
+    return m->architecture->head.transform ? transform_forward(m, input, out) : STATUS_OK;
 }
 
 struct model_label_head model_get_label_head(const struct model *m, const struct model_input *input,
@@ -160,9 +168,12 @@ status model_bert_heads_backward(struct model *m, const struct model_input *inpu
 {
     struct head_activations *a = &m->activations.head;
     struct tensor all = tensor_rows(m->activations.exchange, 0, input->rows);
+    struct tensor rows = select_outputs(input, a->rows);
     TRY(model_all_reduce(m, input->outputs, model_embedding_width(&m->config)));
-    TRY(transform_backward(m, input, gradients));
-    TRY(op_scatter_rows(m->kernels, all, select_outputs(input, a->rows), input->output_rows, true));
+    TRY(m->architecture->head.transform
+            ? transform_backward(m, input, gradients)
+            : op_copy(m->kernels, rows, model_view_exchange(m, input->outputs, rows.columns)));
+    TRY(op_scatter_rows(m->kernels, all, rows, input->output_rows, true));
     if (!m->config.next_sentence) {
         return STATUS_OK;
     }

@@ -514,7 +514,7 @@ static void append_embedding(struct layout *layout)
         append_part(layout, MODEL_POSITION_TABLE, make_table(rows, columns, c->initializer_range),
                     names->position_table, "weight");
     }
-    if (names->token_type_table != NULL && c->token_types > 0) {
+    if (architecture_has_token_types(a) && c->token_types > 0) {
         append_part(layout, MODEL_TOKEN_TYPE_TABLE,
                     make_table(c->token_types, columns, c->initializer_range),
                     names->token_type_table, "weight");
@@ -525,7 +525,7 @@ static void append_embedding(struct layout *layout)
         append_part(layout, MODEL_POSITION_BIAS, split_inputs(shape, layout->ranks),
                     names->position_bias, "weight");
     }
-    if (names->embedding_norm != NULL) {
+    if (architecture_has_embedding_norm(a)) {
         append_norm_columns(layout, MODEL_EMBEDDING_NORM, columns, names->embedding_norm);
     }
     if (model_is_factorized(c)) {
@@ -579,7 +579,7 @@ static void append_lm_head(struct layout *layout)
                     make_vocabulary(layout, c->vocabulary, compute_init_std(layout, c->width)),
                     a->names->decoder, "weight");
     }
-    if (a->names->decoder_bias != NULL) {
+    if (a->names->decoder_bias != NULL && !a->head.no_logits_bias) {
         append_part(layout, MODEL_DECODER, make_decoder_bias(layout), a->names->decoder_bias,
                     "bias");
     }

@@ -31,7 +31,7 @@ static bool has_norm(const struct architecture *a, enum model_role role)
 {
     switch (role) {
     case MODEL_EMBEDDING_NORM:
-        return a->names->embedding_norm != NULL;
+        return architecture_has_embedding_norm(a);
     case MODEL_NORM1:
     case MODEL_NORM2:
         return architecture_has_input_norms(a) || architecture_is_post_norm(a);

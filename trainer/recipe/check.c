@@ -86,8 +86,10 @@ static void resolve_model(struct recipe *c)
 /* Fills in the settings of some architectures. */
 static void resolve_family(struct recipe *c)
 {
-    if (c->model.architecture == ARCHITECTURE_ALBERT && c->model.embedding_size == 0) {
-        c->model.embedding_size = 128;
+    if (c->model.architecture == ARCHITECTURE_ALBERT) {
+        c->model.embedding_size = c->model.embedding_size > 0 ? c->model.embedding_size : 128;
+        c->model.num_hidden_groups =
+            c->model.num_hidden_groups > 0 ? c->model.num_hidden_groups : 1;
     }
     if (has_local_layers(c)) {
         resolve_local_layers(c);
@@ -189,6 +191,12 @@ static status check_dropout(const struct recipe_reader *r)
  * they change the model. */
 static const char *const family_settings[] = {
     "model.embedding_size",
+    "model.num_hidden_groups",
+    "model.norm_bias",
+    "model.normalize_embedding",
+    "model.head_transform",
+    "model.classifier_bias",
+    "model.decoder_bias",
     "model.sliding_window",
     "model.partial_rotary_factor",
     "model.use_qkv_bias",
@@ -258,6 +266,9 @@ static status check_head_sizes(const struct recipe_reader *r)
         {c->model.architecture == ARCHITECTURE_ALBERT && c->train.freeze_layers > 0,
          "train.freeze_layers", "conflicts with", "model.architecture",
          "all layers of albert have the same parameters; use train.freeze: backbone"},
+        {is_free && c->model.num_hidden_groups == 1 && c->train.freeze_layers > 0,
+         "train.freeze_layers", "conflicts with", "model.num_hidden_groups",
+         "all layers have the same parameters; use train.freeze: backbone"},
         {c->model.head_dim > HEAD_DIM_MAX, "model.num_heads", "gives heads that are too wide with",
          "model.hidden_size", "a head has at most 256 columns; use more heads"},
         {!rotary && !is_free && !t5 && !derived, "model.head_dim", "conflicts with",
@@ -297,37 +308,6 @@ static status check_parts(const struct recipe_reader *r)
         {c->model.sliding_window > 0 && c->dpo.shared_prefix == RECIPE_TRUE, "dpo.shared_prefix",
          "conflicts with", "model.sliding_window",
          "a window of attention cannot skip the other response; use auto or false"},
-    };
-    return CHECK_RELATIONS(r, relations);
-}
-
-/* Refuses combinations of free parts that a model cannot have. */
-static status check_free_parts(const struct recipe_reader *r)
-{
-    const struct recipe *c = r->recipe;
-    bool is_free = recipe_architecture_is_free(c->model.architecture);
-    bool has_positions = is_free && !recipe_is_rotary(c);
-    bool branch_norms =
-        c->model.norm_placement == PLACEMENT_BRANCH || c->model.norm_placement == PLACEMENT_BOTH;
-    const char *kind = "model.position_embedding_type", *rotary = "it requires rotary";
-    const struct relation relations[] = {
-        {has_positions && c->model.partial_rotary_factor > 0, "model.partial_rotary_factor",
-         "conflicts with", kind, rotary},
-        {has_positions && c->model.no_rope_layer_interval > 0, "model.no_rope_layer_interval",
-         "conflicts with", kind, rotary},
-        {has_positions && c->model.rope_local_base_freq > 0, "model.rope_local_base_freq",
-         "conflicts with", kind, rotary},
-        {is_free && c->model.rope_local_base_freq > 0 && !recipe_has_layer_types(c),
-         "model.rope_local_base_freq", "requires", "model.sliding_window_pattern",
-         "set it; without it use model.rope_theta"},
-        {is_free && c->model.sliding_window_pattern > 0 && c->model.sliding_window == 0,
-         "model.sliding_window_pattern", "requires", "model.sliding_window", "set it"},
-        {c->model.position_embedding_type == POSITIONS_LEARNED && c->model.embedding_multiplier > 0,
-         "model.embedding_multiplier", "conflicts with", kind,
-         "learned positions would be multiplied too; use another type"},
-        {branch_norms && c->model.residual_multiplier > 0, "model.residual_multiplier",
-         "conflicts with", "model.norm_placement",
-         "a norm follows each sub-layer; use pre or post"},
     };
     return CHECK_RELATIONS(r, relations);
 }
@@ -387,7 +367,7 @@ static status check_model(const struct recipe_reader *r)
 {
     TRY(check_head_sizes(r));
     TRY(check_parts(r));
-    TRY(check_free_parts(r));
+    TRY(recipe_check_free_parts(r));
     TRY(recipe_check_layer_types(r));
     TRY(check_head_counts(r));
     TRY(check_positions(r));

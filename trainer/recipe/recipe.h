@@ -120,6 +120,7 @@ struct recipe {
         enum recipe_architecture architecture;
         int64_t num_layers, hidden_size, num_heads, intermediate_size, max_position_embeddings;
         int64_t embedding_size;     /* null: 128 for albert, else 0 (hidden_size); resolved */
+        int64_t num_hidden_groups;  /* null: 1 for albert, else 0 (num_layers); resolved */
         int64_t num_decoder_layers; /* null: num_layers for encoder-decoders, else 0; resolved */
         int64_t decoder_start_token_id; /* null: a token of the tokenizer, see derive.h */
         bool scale_embedding;
@@ -159,6 +160,7 @@ struct recipe {
         enum position_kind position_embedding_type; /* null: sinusoidal for free parts */
         enum qk_norm qk_norm;
         bool gated_linear_unit;
+        bool norm_bias, normalize_embedding, head_transform, classifier_bias, decoder_bias;
         double initializer_range; /* standard deviation */
         bool tie_word_embeddings;
         int64_t type_vocab_size; /* null: as the architecture; resolved */

@@ -1,4 +1,7 @@
-/* The sections of a recipe, in the order of the settings table (table.c). */
+/* The sections of a recipe, in the order of the settings table (table.c), and the search in this
+ * table. */
+#include <string.h>
+
 #include "base/memory.h"
 #include "trainer/recipe/settings.h"
 
@@ -43,3 +46,13 @@ const struct section recipe_sections[] = {
 const int recipe_section_count = COUNT(recipe_sections);
 
 _Static_assert(COUNT(recipe_sections) <= SECTIONS_MAX, "raise SECTIONS_MAX");
+
+int recipe_table_find(const char *key)
+{
+    for (int i = 0; i < recipe_table_count; i++) {
+        if (strcmp(recipe_table[i].key, key) == 0) {
+            return i;
+        }
+    }
+    return -1;
+}

@@ -204,6 +204,11 @@ bool recipe_has_default(const struct recipe *recipe, int index);
  * Errors    STATUS_RECIPE */
 status recipe_check_longrope(const struct recipe *recipe);
 
+/* recipe_check_free_parts - check the parts of an architecture with free parts (check_parts.c).
+ *
+ * Errors    STATUS_RECIPE */
+status recipe_check_free_parts(const struct recipe_reader *r);
+
 /* recipe_check_layer_types - check model.layer_types, which needs one entry for each layer.
  *
  * Errors    STATUS_RECIPE */

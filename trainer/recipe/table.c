@@ -63,8 +63,15 @@ const struct setting recipe_table[] = {
      .description = "Width of the hidden states; without head_dim, a multiple of num_heads"},
     {"model.embedding_size", SETTING_INTEGER, FIELD(model.embedding_size), "null",
      .null = "128 for albert, else hidden_size", WITHIN(1, 131072), .initial = INITIAL_SHAPE,
-     .used = "model.architecture=albert",
-     .description = "albert: width of the embeddings. A matrix maps them to hidden_size"},
+     .used = "model.architecture=albert|transformer_encoder",
+     .description = "albert, transformer_encoder: width of the embeddings. A matrix maps them to "
+                    "hidden_size"},
+    {"model.num_hidden_groups", SETTING_INTEGER, FIELD(model.num_hidden_groups), "null",
+     .null = "1 for albert, else num_layers", WITHIN(1, 1000), .initial = INITIAL_SHAPE,
+     .used = FREE "|albert",
+     .description =
+         "albert, transformer_*: number of groups of layers with the same parameters. 1: all "
+         "layers have the parameters of one block; num_layers: each layer has its own"},
     {"model.num_heads", SETTING_INTEGER, FIELD(model.num_heads), "12", WITHIN(1, 1024),
      .initial = INITIAL_SHAPE, .description = "Number of attention heads of each layer"},
     {"model.num_kv_heads", SETTING_INTEGER, FIELD(model.num_kv_heads), "null",
@@ -228,7 +235,7 @@ const struct setting recipe_table[] = {
     {"model.type_vocab_size", SETTING_INTEGER, FIELD(model.type_vocab_size), "null",
      .null = "2 for bert, megatron-bert and albert, 1 for roberta, 0 for the others",
      .null_value = -1, WITHIN(0, 2), .initial = INITIAL_SHAPE,
-     .used = "model.architecture=bert|roberta|megatron-bert|albert",
+     .used = "model.architecture=bert|roberta|megatron-bert|albert|transformer_encoder",
      .description = "Number of token type (segment) ids"},
     {"model.next_sentence", SETTING_BOOLEAN, FIELD(model.next_sentence), "true",
      .initial = INITIAL_DEFAULT, .used = "model.architecture=bert|megatron-bert|albert",

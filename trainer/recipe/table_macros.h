@@ -52,10 +52,12 @@
  * with the descriptions of the architectures.
  *
  * FREE        free_parts in trainer/model/architecture.c
+ * FREE_ENCODER  of these, the encoders
  * ROTARY      the positions are rotary, or can be
  * ACTIVATED   model.activation has several values
  * ..._BIASED  model.attention_bias, model.mlp_bias */
 #define FREE "model.architecture=transformer_encoder|transformer_decoder"
+#define FREE_ENCODER "model.architecture=transformer_encoder"
 #define ENCODER_DECODER "model.architecture=marian|t5|bart|mbart"
 #define ROTARY                                                                                     \
     "model.architecture=llama|qwen2|mistral|qwen3|gemma2|gemma3_text|smollm3|granite|olmo|olmo2|"  \

@@ -116,6 +116,12 @@ static struct model_parts get_parts(const struct recipe *recipe)
         .rms_norm = recipe->model.norm_type == NORM_TYPE_RMSNORM,
         .norm_without_weight = recipe->model.norm_type == NORM_TYPE_NONPARAMETRIC_LAYERNORM,
         .gated = recipe->model.gated_linear_unit,
+        .norm_without_bias = !recipe->model.norm_bias,
+        .embedding_norm = recipe->model.normalize_embedding,
+        .shared_layers = recipe->model.num_hidden_groups == 1,
+        .head_without_transform = !recipe->model.head_transform,
+        .head_without_transform_bias = !recipe->model.classifier_bias,
+        .head_without_bias = !recipe->model.decoder_bias,
     };
 }
 
@@ -137,6 +143,15 @@ static double get_logits_divisor(const struct recipe *recipe)
 {
     bool scaled = recipe->model.scale_decoder_outputs == RECIPE_TRUE;
     return scaled ? sqrt((double)recipe->model.hidden_size) : recipe->model.logits_scaling;
+}
+
+/* Returns the rows of the token type table: 0 unless the architecture has one. */
+static int64_t get_token_types(const struct recipe *recipe)
+{
+    enum recipe_architecture architecture = recipe->model.architecture;
+    bool has_types = recipe_architecture_token_types(architecture) > 0 ||
+                     architecture == ARCHITECTURE_TRANSFORMER_ENCODER;
+    return has_types ? recipe->model.type_vocab_size : 0;
 }
 
 static float get_initializer_range(const struct recipe *recipe)
@@ -197,7 +212,7 @@ struct model_config derive_model_config(const struct recipe *recipe, int64_t voc
         .initializer_range = get_initializer_range(recipe),
         .tied = recipe->model.tie_word_embeddings,
         .separate_embeddings = derive_separate_embeddings(recipe),
-        .token_types = recipe->model.type_vocab_size,
+        .token_types = get_token_types(recipe),
         .next_sentence = recipe->model.next_sentence &&
                          objective_spec_head(recipe) == MODEL_HEAD_LM &&
                          recipe_architecture_has_next_sentence(recipe->model.architecture),

@@ -297,6 +297,7 @@ struct model_case {
     double tolerance;                      /* 0: 1e-5 */
     bool separate_embeddings;
     int64_t source_vocabulary;
+    const struct model_parts *parts; /* NULL: some parts of the free families */
 };
 
 static struct model_config make_config(const struct model_case *c, enum dtype dtype)
@@ -372,6 +373,20 @@ static struct model_config make_config(const struct model_case *c, enum dtype dt
     };
 }
 
+/* Sets the parts of the case in a model with free parts. */
+static void set_parts(const struct model_case *c, struct model_config *config)
+{
+    if (c->parts == NULL) {
+        return;
+    }
+    bool factorized = c->parts->embedding_norm && !c->parts->head_without_transform;
+    config->parts = *c->parts;
+    config->embedding_width = factorized ? 20 : 0;
+    config->token_types = 2;
+    config->embedding_multiplier = 0;
+    config->rope_local_theta = 0;
+}
+
 static void test_model(struct device *dev, enum dtype dtype, const struct model_case *c,
                        bool sequence)
 {
@@ -379,6 +394,7 @@ static void test_model(struct device *dev, enum dtype dtype, const struct model_
     const struct model_freezing none = {0}, freezing = c->freezing != NULL ? *c->freezing : none;
     double tolerance = c->tolerance > 0 ? c->tolerance : 1e-5;
     struct model_instance part, whole;
+    set_parts(c, &config);
     make_tokens(config.vocabulary);
     config.frozen = c->frozen;
     config.freezing = freezing;
@@ -415,6 +431,19 @@ static const struct model_freezing embeddings = {.embeddings = true};
 static const struct model_adapter all_linear = {4, 6, 0.25f, "all-linear"};
 static const struct model_adapter llama = {3, 3, 0, "q_proj, v_proj,up_proj,down_proj"};
 static const struct model_adapter bert = {3, 3, 0.1f, "query, key, output.dense", true};
+
+static const struct model_parts albert_parts = {.norm_placement = PLACEMENT_POST,
+                                                .positions = POSITIONS_LEARNED,
+                                                .embedding_norm = true,
+                                                .shared_layers = true};
+static const struct model_parts plain_parts = {.norm_placement = PLACEMENT_PRE,
+                                               .positions = POSITIONS_LEARNED,
+                                               .norm_without_bias = true,
+                                               .embedding_norm = true,
+                                               .head_without_transform = true,
+                                               .head_without_bias = true};
+static const struct model_parts shared_parts = {
+    .norm_placement = PLACEMENT_PRE, .positions = POSITIONS_NONE, .shared_layers = true};
 
 static const struct model_case cases[] = {
     {"gpt2", true},
@@ -466,6 +495,9 @@ static const struct model_case cases[] = {
     {"distilbert", false, .freezing = &low, .adapter = &all_linear},
     {"transformer_encoder", true},
     {"transformer_encoder", false, .freezing = &low, .adapter = &all_linear},
+    {"transformer_encoder", true, .parts = &albert_parts},
+    {"transformer_encoder", true, .parts = &plain_parts, .freezing = &low},
+    {"transformer_encoder", false, .parts = &shared_parts, .adapter = &all_linear},
     {"transformer_decoder", true, .freezing = &low},
     {"transformer_decoder", false},
     {"transformer_decoder", false, .frozen = "*.1.attention.query_norm.*", .adapter = &all_linear},

@@ -131,7 +131,8 @@ static void test_warning(void)
                   "transformer_encoder, transformer_decoder, marian, t5, bart or mbart)");
     check_warning(HEAD "model: {type_vocab_size: 2}\n",
                   "some.yaml: settings without effect: model.type_vocab_size (used if "
-                  "model.architecture is bert, roberta, megatron-bert or albert)");
+                  "model.architecture is bert, roberta, megatron-bert, albert or "
+                  "transformer_encoder)");
     check_warning(HEAD "generate: {temperature: 0.8}\n",
                   "some.yaml: settings without effect: generate.temperature (used if "
                   "generate.prompt is set)");

@@ -37,6 +37,21 @@ static const struct config_number numbers[] = {
     {"attention_multiplier", offsetof(struct recipe, model.attention_multiplier), false},
     {"residual_multiplier", offsetof(struct recipe, model.residual_multiplier), false},
     {"logits_scaling", offsetof(struct recipe, model.logits_scaling), false},
+    {"embedding_size", offsetof(struct recipe, model.embedding_size), true},
+    {"num_hidden_groups", offsetof(struct recipe, model.num_hidden_groups), true},
+    {"type_vocab_size", offsetof(struct recipe, model.type_vocab_size), true},
+};
+
+static const struct {
+    const char *key;
+    size_t recipe_offset;
+    bool default_value; /* not written */
+} switches[] = {
+    {"norm_bias", offsetof(struct recipe, model.norm_bias), true},
+    {"normalize_embedding", offsetof(struct recipe, model.normalize_embedding), false},
+    {"head_transform", offsetof(struct recipe, model.head_transform), true},
+    {"classifier_bias", offsetof(struct recipe, model.classifier_bias), true},
+    {"decoder_bias", offsetof(struct recipe, model.decoder_bias), true},
 };
 
 const struct config_number config_softcaps[CONFIG_SOFTCAPS] = {
@@ -87,6 +102,10 @@ status config_read_parts(const struct config_document *c, struct recipe *r)
     for (int i = 0; i < CONFIG_SOFTCAPS; i++) {
         TRY(read_number(c, &config_softcaps[i], r));
     }
+    for (int i = 0; i < COUNT(switches); i++) {
+        TRY(config_read_boolean(c, switches[i].key, switches[i].default_value,
+                                (bool *)((char *)r + switches[i].recipe_offset)));
+    }
     TRY(config_get_field(c, "layer_types") != NULL ? config_read_layer_types(c, r) : STATUS_OK);
     return config_read_boolean(c, "gated_linear_unit", false, &r->model.gated_linear_unit);
 }
@@ -103,6 +122,12 @@ void config_write_parts(FILE *file, const struct recipe *r)
     }
     for (int i = 0; i < CONFIG_SOFTCAPS; i++) {
         write_number(file, &config_softcaps[i], r);
+    }
+    for (int i = 0; i < COUNT(switches); i++) {
+        bool value = *(const bool *)((const char *)r + switches[i].recipe_offset);
+        if (value != switches[i].default_value) {
+            fprintf(file, "  \"%s\": %s,\n", switches[i].key, value ? "true" : "false");
+        }
     }
     if (r->model.layer_types[0] != '\0') {
         config_write_layer_types(file, r);

@@ -310,7 +310,8 @@ static status write_tokenizer_config(const struct export_job *ex)
         json_object_set_new(config, "add_eos_token", json_false());
     }
     /* Without model_input_names no token type ids mark the second text of a pair. */
-    if (recipe_architecture_token_types(ex->source.architecture->architecture) > 1) {
+    if (recipe_architecture_token_types(ex->source.architecture->architecture) > 1 ||
+        model.token_types > 1) {
         json_object_set_new(
             config, "model_input_names",
             json_pack("[s, s, s]", "input_ids", "token_type_ids", "attention_mask"));

@@ -144,6 +144,15 @@ static void test_free_parts(void)
         "sliding_window: 8, layer_types: [full_attention, sliding_attention, sliding_attention, "
         "full_attention]}\n"
         "train: {max_steps: 1}\n",
+        "objective: mlm\n"
+        "model: {architecture: transformer_encoder, vocab_size: 50, norm_bias: false, "
+        "normalize_embedding: true, embedding_size: 24, num_hidden_groups: 1, type_vocab_size: 2, "
+        "position_embedding_type: learned, classifier_bias: false, decoder_bias: false}\n"
+        "train: {max_steps: 1}\n",
+        "objective: mlm\n"
+        "model: {architecture: transformer_encoder, vocab_size: 50, norm_placement: pre, "
+        "type_vocab_size: 1, head_transform: false}\n"
+        "train: {max_steps: 1}\n",
         "model: {architecture: gemma3_text, vocab_size: 50, num_layers: 3, sliding_window: 8, "
         "activation: gelu_tanh, layer_types: [full_attention, sliding_attention, full_attention]}\n"
         "train: {max_steps: 1}\n",

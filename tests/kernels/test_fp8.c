@@ -8,11 +8,9 @@
 #include "tests/reference/fp8.inc"
 
 enum { E4M3_CODES = sizeof e4m3_thresholds / 4, E5M2_CODES = sizeof e5m2_thresholds / 4 };
-
 enum { WIDTH = 16, CAST_ROWS = 65536 / WIDTH };
 
 /* ---- rounding ---- */
-
 static double decode_fp8(int code, enum fp8_operand operand)
 {
     int fraction_bits = operand == FP8_DY ? 2 : 3, bias = operand == FP8_DY ? 15 : 7;

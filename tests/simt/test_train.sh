@@ -6,7 +6,8 @@
 # usage: test_train.sh PART; ctest sets BIREME_PROGRAM (CPU), BIREME_SIMT and BIREME_SOURCE_DIR
 # ctest: name simt_train
 # ctest: parts fp32 graphs bf16 fp8 wgmma plans curves checkpoints readers beams ranks objectives
-# ctest: parts seq2seq seq2seq_layouts lora tasks memory bench bench_objectives errors spikes metrics
+# ctest: parts seq2seq seq2seq_layouts lora tasks memory bench bench_objectives errors spikes
+# ctest: parts metrics
 # ctest: timeout 300
 # shellcheck disable=SC2034,SC2086,SC2154 # settings are words; tiny_training.sh shares variables
 source "${BIREME_SOURCE_DIR:?}/tests/simt/devices.sh"

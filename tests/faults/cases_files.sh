@@ -189,19 +189,26 @@ check_writer_dies() {
 }
 
 check_run_folder_removed() {
-    local change
+    local change ranks
+    command -v mpirun >/dev/null && "$program" --version | grep -q '^MPI  *MPI' && ranks='1 2' || {
+        ranks=1
+        echo 'not checked: two ranks, because there is no mpirun'
+    }
     # The removed checkpoint is not named; the one that remains is.
-    for change in 'rm -rf gone/checkpoints' 'mv gone/checkpoints gone/elsewhere' 'rm -rf gone' \
-        'mv gone elsewhere'; do
-        rm -rf gone elsewhere
-        start_ranks gone 1 train.max_steps=1000000 log.every=1000000
-        wait_until 60 'no checkpoint is saved' has_saved 40
-        $change 2>/dev/null || rm -rf gone
-        end_job
-        [ "$code" = 74 ] || fail "'$change' during the run ended it with $code"
-        expect_error '\[E-WRITE\]$'
-        ! grep -q '^error: .*checkpoint is unchanged' stderr ||
-            fail "'$change': the error names a checkpoint that is gone"
+    for ranks in $ranks; do
+        for change in 'rm -rf gone/checkpoints' 'mv gone/checkpoints gone/elsewhere' \
+            'rm -rf gone' 'mv gone elsewhere'; do
+            rm -rf gone elsewhere
+            start_ranks gone $ranks train.max_steps=1000000 log.every=1000000
+            wait_until 60 'no checkpoint is saved' has_saved 40
+            $change 2>/dev/null || rm -rf gone
+            end_job
+            [ "$code" = 74 ] ||
+                fail "'$change' during the run on $ranks ranks ended it with $code"
+            expect_error '\[E-WRITE\]$'
+            ! grep -q '^error: .*checkpoint is unchanged' stderr ||
+                fail "'$change': the error names a checkpoint that is gone"
+        done
     done
     # The files of the run are gone, but checkpoints/ is not: the next save reports it.
     for change in LOCK metrics.jsonl; do

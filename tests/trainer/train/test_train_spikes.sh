@@ -178,24 +178,28 @@ test_resume() {
     need_mpirun
     sed -i "s/every: 40/every: 20/; s/name: cosine/name: constant/" recipe.yaml
     run_bireme 0 train recipe.yaml train.on_spike=rollback run_dir=whole
-    local steps
+    local steps layout other
     # Before the spike, after it but before the next checkpoint, and after that checkpoint.
     for steps in 100 110 140; do
         run_bireme 0 train recipe.yaml train.on_spike=rollback run_dir=run-$steps \
             train.max_steps=$steps
         rm -rf run-$steps/checkpoints/step-00000110 # as after a kill
-        cp -r run-$steps other-$steps
+        for layout in zero_stage=1 tensor=2; do
+            cp -r run-$steps other-$steps-$layout
+        done
         run_bireme 0 train recipe.yaml train.on_spike=rollback run_dir=run-$steps
         compare_weights whole run-$steps 00000160
         compare_losses whole run-$steps 0
         same_spikes whole run-$steps
         [ "$(skipped run-$steps 00000160)" = "$rollback_range" ] ||
             fail "skipped: $(skipped run-$steps 00000160)"
-        run_ranks 2 0 train recipe.yaml train.on_spike=rollback run_dir=other-$steps \
-            parallel.zero_stage=1
-        compare_losses whole other-$steps 1e-3
-        [ "$(skipped other-$steps 00000160)" = "$rollback_range" ] ||
-            fail "skipped: $(skipped other-$steps 00000160)"
+        for layout in zero_stage=1 tensor=2; do
+            other=other-$steps-$layout
+            run_ranks 2 0 train recipe.yaml train.on_spike=rollback run_dir=$other parallel.$layout
+            compare_losses whole $other 1e-3
+            [ "$(skipped $other 00000160)" = "$rollback_range" ] ||
+                fail "skipped: $(skipped $other 00000160)"
+        done
     done
     run_bireme 0 checkpoint reshard run-140/checkpoints/step-00000140 --ranks 2 --output resharded
     grep -q '"skipped_samples"' resharded/manifest.json || fail 'reshard drops the skipped samples'

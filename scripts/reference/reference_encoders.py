@@ -7,7 +7,8 @@ import numpy as np
 import torch
 
 from reference_steps import (
-    ADAMW, BATCH, CLIP, DECAY, LAYERS, POSITIONS, STEPS, TOKENS, VOCABULARY, WIDTH, save_folder
+    ADAMW, BATCH, CLIP, DECAY, LAYERS, POSITIONS, STEPS, TOKENS, VOCABULARY, WIDTH, save_folder,
+    split_parameters
 )
 
 HEADS, INNER = 3, 96
@@ -38,12 +39,13 @@ def select_inputs(batch, inputs):
 
 def write_encoder_steps(path, model, types, pad, optimizer, settings, inputs):
     """Writes the first logits and gradients of a model on a padded batch, and STEPS steps with
-    clipping. `inputs` are the names of the arrays of a batch that the model reads."""
+    clipping. `inputs` are the names of the arrays of a batch that the model reads. peft may have
+    added adapters to the model."""
     model = model.double().train()
     with torch.no_grad():  # larger than usual, as in make_weights, and rounded to float32
         for p in model.parameters():
             p.copy_((p + torch.randn_like(p) * (0.2 if p.dim() == 2 else 0.1)).float().double())
-    w = dict(model.named_parameters())
+    frozen, w = split_parameters(model)
     optimizer = optimizer(w)
     generator = torch.Generator().manual_seed(31)
     with h5py.File(path, "w") as f:
@@ -55,7 +57,7 @@ def write_encoder_steps(path, model, types, pad, optimizer, settings, inputs):
                 epsilon=ADAMW["eps"], weight_decay=DECAY, max_grad_norm=CLIP, segments=float(types)
             ), **settings
         )
-        for name, t in w.items():
+        for name, t in {**frozen, **w}.items():
             f["weights/" + name] = t.detach().numpy().astype(np.float32)
         batches = [make_batch(generator, types, pad) for _ in range(STEPS)]
         for name in batches[0]:
@@ -408,22 +410,28 @@ def write_free(folder):
         )
 
 
+def write_family_steps(path, family, add_adapters=lambda model: (model, {})):
+    """add_adapters returns the model with adapters and their attributes in the file."""
+    _, types, inputs, keys = FAMILIES[family]
+    model, settings = add_adapters(
+        make_model(family, LAYERS, WIDTH, HEADS, INNER, POSITIONS, VOCABULARY)
+    )
+    settings.update(
+        gelu_tanh=float(keys.get("hidden_act") == "gelu_new"),
+        relu=float(keys.get("activation") == "relu"),
+        embedding_size=float(keys.get("embedding_size", 0))
+    )
+    if family == "modernbert":
+        settings.update(
+            rope_theta=THETA, rope_local_theta=LOCAL_THETA, window_pattern=2.0,
+            window=keys["local_attention"] / 2 + 1
+        )
+    write_encoder_steps(path, model, types, 0, make_adamw, settings, inputs)
+
+
 def write_families(folder):
     write_free(folder)
-    for seed, (family, (_, types, inputs, keys)) in enumerate(FAMILIES.items()):
+    for seed, family in enumerate(FAMILIES):
         torch.manual_seed(100 + seed)
-        model = make_model(family, LAYERS, WIDTH, HEADS, INNER, POSITIONS, VOCABULARY)
-        settings = dict(
-            gelu_tanh=float(keys.get("hidden_act") == "gelu_new"),
-            relu=float(keys.get("activation") == "relu"),
-            embedding_size=float(keys.get("embedding_size", 0))
-        )
-        if family == "modernbert":
-            settings.update(
-                rope_theta=THETA, rope_local_theta=LOCAL_THETA, window_pattern=2.0,
-                window=keys["local_attention"] / 2 + 1
-            )
-        write_encoder_steps(
-            folder / f"{family}.h5", model, types, 0, make_adamw, settings, inputs
-        )
+        write_family_steps(folder / f"{family}.h5", family)
         write_family_folder(folder / "pretrained", family, 120 + seed)

@@ -150,25 +150,17 @@ def make_model(family, more, **sizes):
     return model
 
 
-def write_family_steps(path, family, seed):
-    torch.manual_seed(seed)
+def make_steps_model(family):
+    """The model of the files of training steps, and its attributes in these files."""
     model = make_model(
         family, {}, num_hidden_layers=LAYERS, hidden_size=WIDTH, num_attention_heads=4,
         num_key_value_heads=2, intermediate_size=40, max_position_embeddings=POSITIONS,
         vocab_size=VOCABULARY, tie_word_embeddings=False
     ).double().eval()
-    with torch.no_grad():
-        for name, t in model.named_parameters():
-            is_bias = name.endswith("bias")
-            scale = 0.1 if t.dim() == 1 else 0.3 if "embed" in name else 1.5 / t.shape[1] ** 0.5
-            mean = 1.0 if t.dim() == 1 and not is_bias and "gemma" not in family else 0.0
-            t.copy_((mean + torch.randn_like(t) * scale).float().double())
-    w = dict(model.named_parameters())
-    tokens = torch.randint(0, VOCABULARY, (STEPS, BATCH, TOKENS + 1))
-    optimizer = torch.optim.AdamW(
-        [dict(params=[t for t in w.values() if t.dim() == 2], weight_decay=DECAY),
-         dict(params=[t for t in w.values() if t.dim() != 2], weight_decay=0.0)], **ADAMW
-    )
+    return model, find_settings(family)
+
+
+def find_settings(family):
     keys = find_family(family)[1]
     settings = dict(
         heads=4, kv_heads=2, inner=40, gelu_tanh=0, tied=0, rope_theta=THETA,
@@ -184,17 +176,38 @@ def write_family_steps(path, family, seed):
         settings[name] = keys.get(name, 0)
     settings["attention_scale"] = keys.get("attention_multiplier", 0)
     settings["no_rope_interval"] = keys.get("no_rope_layer_interval", 0)
-    offsets = []
     settings["attention_softcap"] = keys.get("attn_logit_softcapping", 0)
     settings["logits_softcap"] = keys.get("final_logit_softcapping", 0)
-    if "gemma" in family: # its norms multiply by 1 + weight
+    if "gemma" in family:
         settings.update(
             gelu_tanh=1, sliding_window_pattern=2,
             rope_local_theta=LOCAL_THETA if family.startswith("gemma3") else 0,
             attention_scale=keys["query_pre_attn_scalar"] ** -0.5,
             global_first=float(family == "gemma3_layers")
         )
-        offsets = [name for name in w if "norm" in name]
+    return settings
+
+
+def find_offsets(family, names):
+    """The norms of Gemma multiply by 1 + weight."""
+    return [name for name in names if "gemma" in family and "norm" in name]
+
+
+def write_family_steps(path, family, seed):
+    torch.manual_seed(seed)
+    model, settings = make_steps_model(family)
+    with torch.no_grad():
+        for name, t in model.named_parameters():
+            is_bias = name.endswith("bias")
+            scale = 0.1 if t.dim() == 1 else 0.3 if "embed" in name else 1.5 / t.shape[1] ** 0.5
+            mean = 1.0 if t.dim() == 1 and not is_bias and "gemma" not in family else 0.0
+            t.copy_((mean + torch.randn_like(t) * scale).float().double())
+    w = dict(model.named_parameters())
+    tokens = torch.randint(0, VOCABULARY, (STEPS, BATCH, TOKENS + 1))
+    optimizer = torch.optim.AdamW(
+        [dict(params=[t for t in w.values() if t.dim() == 2], weight_decay=DECAY),
+         dict(params=[t for t in w.values() if t.dim() != 2], weight_decay=0.0)], **ADAMW
+    )
     rope = LONGROPE_STEPS.get(family)
     if rope:
         original = rope["original_max_position_embeddings"]
@@ -203,7 +216,8 @@ def write_family_steps(path, family, seed):
             rope_attention_factor=rope.get("attention_factor", 0)
         )
     write_steps(
-        path, logits_of(model), settings, {}, w, tokens, optimizer, offsets=offsets
+        path, logits_of(model), settings, {}, w, tokens, optimizer,
+        offsets=find_offsets(family, w)
     )
     if rope:
         with h5py.File(path, "a") as f:

@@ -61,6 +61,19 @@ def save_adapter_folder(model, config, folder, name, scale):
     return model
 
 
+def split_parameters(model):
+    """The frozen and the trained parameters by their names in a file: of the base model without
+    peft, of its adapters in peft's file."""
+    frozen, trained = {}, {}
+    for name, p in model.named_parameters():
+        if "lora_" in name:
+            name = name.replace(".default", "")
+        else:
+            name = name.replace("base_model.model.", "").replace(".base_layer", "")
+        (trained if p.requires_grad else frozen)[name] = p
+    return frozen, trained
+
+
 def logits_of(model):
     """A function from ids to logits for write_steps, of a transformers model."""
     return lambda ids: model(ids, use_cache=False).logits

@@ -283,6 +283,10 @@ int main(void)
     test_reference("olmo.h5", "olmo", NULL);
     test_reference("gpt2_lora.h5", "gpt2", "c_attn, c_proj, c_fc");
     test_reference("llama_lora.h5", "llama", "q_proj, v_proj");
+    test_reference("phi3_lora.h5", "phi3", "qkv_proj, gate_up_proj");
+    test_reference("openai_gpt_lora.h5", "openai-gpt", "c_attn, mlp.c_proj");
+    test_reference("gemma2_lora.h5", "gemma2", "q_proj, o_proj, down_proj");
+    test_reference("qwen3_lora.h5", "qwen3", "all-linear");
     test_parts("llama_biases.h5", "llama");
     test_parts("qwen2.h5", "qwen2");
     test_parts("mistral.h5", "mistral");

@@ -1,7 +1,8 @@
 /* Compares tiny encoders with transformers in double precision (make_reference.py bert and
  * encoders): logits, both losses, the gradient of every parameter, and ten steps of AdamW and of
- * LAMB with gradient clipping. The batches of transformers are padded; here they have no padding.
- * Errors and key biases are treated as in test_reference.c. */
+ * LAMB with gradient clipping. With LoRA, the adapters are compared with peft. The batches of
+ * transformers are padded; here they have no padding. Errors and key biases are treated as in
+ * test_reference.c. */
 #include "base/memory.h"
 #include "tests/trainer/model/reference_run.h"
 
@@ -43,9 +44,10 @@ static void read_parts(hid_t f, struct model_config *c)
                     strcmp(c->architecture, "modernbert") == 0);
 }
 
-static void read_reference(const char *name, const char *architecture, struct reference *r)
+static void read_reference(const char *name, const char *architecture, const char *targets,
+                           struct reference *r)
 {
-    run_open(&r->run, name, architecture, NULL);
+    run_open(&r->run, name, architecture, targets);
     hid_t f = r->run.file;
     struct model_config *c = &r->run.config;
     c->embedding_width = (int64_t)run_attribute_or(f, "embedding_size", 0);
@@ -213,11 +215,11 @@ static void make_arrays(struct training *t)
     }
 }
 
-static void test_reference(const char *name, const char *architecture)
+static void test_reference(const char *name, const char *architecture, const char *targets)
 {
     struct training t = {0};
     struct run *run = &t.r.run;
-    read_reference(name, architecture, &t.r);
+    read_reference(name, architecture, targets, &t.r);
     run_make(run);
     make_arrays(&t);
     printf("%s\n", name);
@@ -234,17 +236,19 @@ static void test_reference(const char *name, const char *architecture)
 
 int main(void)
 {
-    test_reference("bert.h5", "bert");
-    test_reference("bert_lamb.h5", "bert");
-    test_reference("roberta.h5", "roberta");
-    test_reference("distilbert.h5", "distilbert");
-    test_reference("megatron_bert.h5", "megatron-bert");
-    test_reference("modernbert.h5", "modernbert");
-    test_reference("albert.h5", "albert");
-    test_reference("transformer_post.h5", "transformer_encoder");
-    test_reference("transformer_pre.h5", "transformer_encoder");
-    test_reference("transformer_branch.h5", "transformer_encoder");
-    test_reference("transformer_both.h5", "transformer_encoder");
-    test_reference("transformer_parts.h5", "transformer_encoder");
+    test_reference("bert.h5", "bert", NULL);
+    test_reference("bert_lamb.h5", "bert", NULL);
+    test_reference("roberta.h5", "roberta", NULL);
+    test_reference("distilbert.h5", "distilbert", NULL);
+    test_reference("megatron_bert.h5", "megatron-bert", NULL);
+    test_reference("modernbert.h5", "modernbert", NULL);
+    test_reference("albert.h5", "albert", NULL);
+    test_reference("modernbert_lora.h5", "modernbert", "Wqkv, Wi");
+    test_reference("distilbert_lora.h5", "distilbert", "q_lin, k_lin, out_lin, lin2");
+    test_reference("transformer_post.h5", "transformer_encoder", NULL);
+    test_reference("transformer_pre.h5", "transformer_encoder", NULL);
+    test_reference("transformer_branch.h5", "transformer_encoder", NULL);
+    test_reference("transformer_both.h5", "transformer_encoder", NULL);
+    test_reference("transformer_parts.h5", "transformer_encoder", NULL);
     return 0;
 }

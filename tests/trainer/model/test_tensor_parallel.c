@@ -476,6 +476,7 @@ static const struct model_case cases[] = {
     {"granite", true},
     {"granite", false, .freezing = &low, .adapter = &llama},
     {"smollm3", true},
+    {"smollm3", false, .adapter = &all_linear},
     {"stablelm", true},
     {"stablelm", false, .adapter = &all_linear},
     {"phi3", true},

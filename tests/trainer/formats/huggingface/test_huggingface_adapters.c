@@ -106,9 +106,9 @@ static void test_numbers(const char *name, const char *model, const char *object
     CHECK_OK(huggingface_export(a, out, SAFETENSORS_F32, false, &summary)); /* merged weights */
 }
 
-/* ---- refused folders ---- */
-
 static const char config_name[] = "adapter_config.json";
+
+/* ---- refused folders ---- */
 
 /* Removes the tensors from the block with this name on. */
 static void remove_blocks(const char *folder, const char *block)
@@ -217,6 +217,12 @@ int main(void)
     test_numbers("roberta_lora", "roberta", "mlm", "query, key, output.dense");
     test_numbers("bert_lora", "bert", "classify", "query, value");
     test_numbers("embed_lora", "bert", "embed", "query");
+    test_numbers("phi3_lora", "phi3", "clm", "qkv_proj, gate_up_proj");
+    test_numbers("openai_gpt_lora", "openai_gpt", "clm", "c_attn, mlp.c_proj");
+    test_numbers("gemma2_lora", "gemma2", "clm", "q_proj, o_proj, down_proj");
+    test_numbers("qwen3_lora", "qwen3", "clm", "all-linear");
+    test_numbers("modernbert_lora", "modernbert", "mlm", "Wqkv, Wi");
+    test_numbers("distilbert_lora", "distilbert", "mlm", "all-linear");
     test_refusals();
     CHECK_OK(file_remove_tree(root));
     return 0;

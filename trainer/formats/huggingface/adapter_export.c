@@ -92,15 +92,59 @@ void adapter_export_merge(const struct adapter_weights *adapter, bool transposed
 
 /* ---- peft's format ---- */
 
+/* Returns where the component of a module's name begins that ends at `end`. */
+static int find_component(const char *name, int end)
+{
+    while (end > 0 && name[end - 1] != '.') {
+        end--;
+    }
+    return end;
+}
+
+/* Appends the last component of the name of a matrix with an adapter, or the last two if it is
+ * "dense", unless the list contains it. */
+static void append_module(json_t *list, const struct model_parameter *p)
+{
+    int length = (int)(strlen(p->name) - strlen(".lora_A.weight"));
+    int start = find_component(p->name, length);
+    start = strncmp(p->name + start, "dense.", 6) == 0 ? find_component(p->name, start - 1) : start;
+    json_t *name = json_stringn(p->name + start, (size_t)(length - start));
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        if (json_equal(json_array_get(list, i), name)) {
+            json_decref(name);
+            return;
+        }
+    }
+    json_array_append_new(list, name);
+}
+
+/* Builds target_modules of adapters of all matrices. In peft, all-linear includes the dense layer
+ * of a masked language model's head, so that a list of names replaces it. */
+static json_t *build_all_modules(const struct recipe *r, const struct model_parameter *parameters,
+                                 int count)
+{
+    if (r->objective != OBJECTIVE_MLM) {
+        return json_string("all-linear");
+    }
+    json_t *list = json_array();
+    for (int i = 0; i < count; i++) {
+        if (parameters[i].role == MODEL_ADAPTER_IN) {
+            append_module(list, &parameters[i]);
+        }
+    }
+    return list;
+}
+
 /* Builds target_modules: the string "all-linear" or a list of names. */
-static json_t *build_target_modules(const struct recipe *r)
+static json_t *build_target_modules(const struct recipe *r,
+                                    const struct model_parameter *parameters, int count)
 {
     char target[RECIPE_NAME_BYTES];
     json_t *list = json_array();
     for (const char *next = r->adapter.targets; recipe_list_next(&next, target, sizeof target);) {
         if (strcmp(target, "all-linear") == 0) {
             json_decref(list);
-            return json_string(target);
+            return build_all_modules(r, parameters, count);
         }
         json_array_append_new(list, json_string(target));
     }
@@ -196,14 +240,14 @@ status adapter_export_write_config(const struct recipe *r, const struct model_co
     bool transposed = r->model.architecture == ARCHITECTURE_GPT2 ||
                       r->model.architecture ==
                           ARCHITECTURE_OPENAI_GPT; /* it stores matrices as [inputs, outputs] */
-    json_t *document =
-        json_pack("{s:s, s:s?, s:o, s:s, s:I, s:o, s:b, s:f, s:o, s:o, s:s, s:b, s:b}", "peft_type",
-                  "LORA", "task_type", get_task_type(r), "auto_mapping", build_class(r),
-                  "base_model_name_or_path", r->adapter.base, "r", (json_int_t)r->adapter.rank,
-                  "lora_alpha", build_number(r->adapter.alpha), "use_rslora", r->adapter.rslora,
-                  "lora_dropout", r->adapter.dropout, "target_modules", build_target_modules(r),
-                  "modules_to_save", build_saved_modules(config, parameters, count), "bias", "none",
-                  "fan_in_fan_out", transposed, "inference_mode", 1);
+    json_t *document = json_pack(
+        "{s:s, s:s?, s:o, s:s, s:I, s:o, s:b, s:f, s:o, s:o, s:s, s:b, s:b}", "peft_type", "LORA",
+        "task_type", get_task_type(r), "auto_mapping", build_class(r), "base_model_name_or_path",
+        r->adapter.base, "r", (json_int_t)r->adapter.rank, "lora_alpha",
+        build_number(r->adapter.alpha), "use_rslora", r->adapter.rslora, "lora_dropout",
+        r->adapter.dropout, "target_modules", build_target_modules(r, parameters, count),
+        "modules_to_save", build_saved_modules(config, parameters, count), "bias", "none",
+        "fan_in_fan_out", transposed, "inference_mode", 1);
     int written = document != NULL ? json_dumpf(document, file, JSON_INDENT(2)) : -1;
     json_decref(document);
     REQUIRE(written == 0, STATUS_INTERNAL, "out of memory for adapter_config.json");

@@ -108,6 +108,30 @@ static void test_numbers(const char *name, const char *model, const char *object
 
 static const char config_name[] = "adapter_config.json";
 
+/* peft's all-linear includes the dense layer of a masked language model's head. Adapters of all
+ * matrices in the blocks are therefore exported as a list of names. */
+static void test_exported_targets(void)
+{
+    static const char *const names[] = {"q_lin", "k_lin", "v_lin", "out_lin", "lin1", "lin2"};
+    static struct recipe recipe;
+    char folder[FILE_PATH_BYTES], base[FILE_PATH_BYTES], a[FILE_PATH_BYTES], out[FILE_PATH_BYTES];
+    char path[FILE_PATH_BYTES];
+    struct huggingface_summary summary;
+    import_base("distilbert", base);
+    join_path(folder, reference, "distilbert_lora");
+    CHECK_OK(import_adapter(folder, base, "a", a, &recipe));
+    clear_output(out, "out");
+    CHECK_OK(huggingface_export(a, out, SAFETENSORS_F32, true, &summary));
+    join_path(path, out, config_name);
+    json_t *document = json_load_file(path, 0, NULL);
+    const json_t *list = json_object_get(document, "target_modules");
+    CHECK_EQUAL(json_array_size(list), COUNT(names));
+    for (int i = 0; i < COUNT(names); i++) {
+        CHECK_TEXT(json_string_value(json_array_get(list, (size_t)i)), names[i]);
+    }
+    json_decref(document);
+}
+
 /* ---- refused folders ---- */
 
 /* Removes the tensors from the block with this name on. */
@@ -223,6 +247,7 @@ int main(void)
     test_numbers("qwen3_lora", "qwen3", "clm", "all-linear");
     test_numbers("modernbert_lora", "modernbert", "mlm", "Wqkv, Wi");
     test_numbers("distilbert_lora", "distilbert", "mlm", "all-linear");
+    test_exported_targets();
     test_refusals();
     CHECK_OK(file_remove_tree(root));
     return 0;

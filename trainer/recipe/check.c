@@ -83,6 +83,32 @@ static void resolve_model(struct recipe *c)
     }
 }
 
+/* Returns the activation of a family of encoder-decoders, and gelu_tanh for the other families. */
+static enum recipe_activation get_family_activation(const struct recipe *c)
+{
+    switch (c->model.architecture) {
+    case ARCHITECTURE_MARIAN:
+        return RECIPE_RELU;
+    case ARCHITECTURE_T5:
+        return c->model.gated_linear_unit ? RECIPE_GELU_TANH : RECIPE_RELU;
+    case ARCHITECTURE_BART:
+    case ARCHITECTURE_MBART:
+        return RECIPE_GELU_ERF;
+    default:
+        return RECIPE_GELU_TANH;
+    }
+}
+
+static void resolve_numerics(struct recipe *c)
+{
+    if (c->model.activation == RECIPE_ACTIVATION_NULL) {
+        c->model.activation = get_family_activation(c);
+    }
+    if (c->model.layer_norm_epsilon < 0) {
+        c->model.layer_norm_epsilon = c->model.architecture == ARCHITECTURE_T5 ? 1e-6 : 1e-5;
+    }
+}
+
 /* Fills in the settings of some architectures. */
 static void resolve_family(struct recipe *c)
 {
@@ -147,6 +173,7 @@ static void resolve_training(struct recipe *c)
 static void resolve_nulls(struct recipe *c)
 {
     resolve_model(c);
+    resolve_numerics(c);
     resolve_family(c); /* needs the size of a head */
     resolve_examples(c);
     resolve_training(c);

@@ -52,6 +52,7 @@ enum { RECIPE_OBJECTIVES = 0 OBJECTIVE_LIST(OBJECTIVE_ONE_MORE, OBJECTIVE_ONE_MO
 
 /* The constants of each enum have the order of the choices in the settings table. */
 enum recipe_activation {
+    RECIPE_ACTIVATION_NULL,
     RECIPE_GELU_TANH,
     RECIPE_GELU_ERF,
     RECIPE_RELU,
@@ -148,15 +149,15 @@ struct recipe {
         double rope_attention_factor; /* null: 0, computed from rope_factor */
         char rope_short_factor[RECIPE_ROPE_LIST_BYTES], rope_long_factor[RECIPE_ROPE_LIST_BYTES];
         enum rotary_kind rope_type;
-        int64_t rope_original_positions; /* null: max_position_embeddings; resolved */
-        int64_t vocab_size;              /* 0: the vocabulary size of the tokenizer */
-        double dropout;                  /* of hidden states and embeddings */
-        double attention_dropout;        /* null: dropout; resolved */
-        double activation_dropout;       /* of the inner features, of some encoder-decoders */
-        double layer_norm_epsilon;
-        enum recipe_activation activation;
-        enum norm_placement norm_placement;         /* null: post for free parts; resolved */
-        enum recipe_norm_type norm_type;            /* null: layernorm for free parts; resolved */
+        int64_t rope_original_positions;    /* null: max_position_embeddings; resolved */
+        int64_t vocab_size;                 /* 0: the vocabulary size of the tokenizer */
+        double dropout;                     /* of hidden states and embeddings */
+        double attention_dropout;           /* null: dropout; resolved */
+        double activation_dropout;          /* of the inner features, of some encoder-decoders */
+        double layer_norm_epsilon;          /* null: 1e-6 for t5, else 1e-5; resolved */
+        enum recipe_activation activation;  /* null: by architecture; resolved */
+        enum norm_placement norm_placement; /* null: post for free parts; resolved */
+        enum recipe_norm_type norm_type;    /* null: layernorm for free parts; resolved */
         enum position_kind position_embedding_type; /* null: sinusoidal for free parts */
         enum qk_norm qk_norm;
         bool gated_linear_unit;

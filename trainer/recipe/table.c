@@ -213,10 +213,13 @@ const struct setting recipe_table[] = {
     {"model.activation_dropout", SETTING_NUMBER, FIELD(model.activation_dropout), "0.0",
      BELOW(0, 1), .used = "model.architecture=marian|bart|mbart",
      .description = "marian, bart, mbart: dropout probability of the inner feed-forward features"},
-    {"model.layer_norm_epsilon", SETTING_NUMBER, FIELD(model.layer_norm_epsilon), "1.0e-05",
-     ABOVE(0, 1), .initial = INITIAL_NUMERICS,
+    {"model.layer_norm_epsilon", SETTING_NUMBER, FIELD(model.layer_norm_epsilon), "null",
+     .null = "1.0e-06 for t5, else 1.0e-05", .null_value = -1, ABOVE(0, 1),
+     .initial = INITIAL_NUMERICS,
      .description = "Epsilon that the normalization layers add to the variance"},
-    {"model.activation", SETTING_ENUM, FIELD(model.activation), "gelu_tanh",
+    {"model.activation", SETTING_ENUM, FIELD(model.activation), "null",
+     .null = "relu for marian and t5, gelu_erf for bart and mbart; gelu_tanh for t5 with "
+             "gated_linear_unit and for the others",
      .choices = "gelu_tanh|gelu_erf|relu|relu2|silu", .initial = INITIAL_NUMERICS,
      .used = ACTIVATED,
      .description =

@@ -101,6 +101,7 @@ static enum activation get_activation(enum recipe_activation activation)
         return ACTIVATION_RELU2;
     case RECIPE_SILU:
         return ACTIVATION_SILU;
+    case RECIPE_ACTIVATION_NULL:
     case RECIPE_GELU_TANH:
         break;
     }

@@ -305,6 +305,47 @@ static void check_name(const char *key, unsigned value, const char *name)
     CHECK_TEXT(choices[value], name);
 }
 
+/* The activation and the epsilon of a family, unless a recipe or a checkpoint gives them. */
+static void test_family_defaults(void)
+{
+    static const struct {
+        const char *model;
+        enum recipe_activation activation;
+        double epsilon;
+    } cases[] = {
+        {"architecture: marian", RECIPE_RELU, 1e-5},
+        {"architecture: t5", RECIPE_RELU, 1e-6},
+        {"architecture: t5, gated_linear_unit: true", RECIPE_GELU_TANH, 1e-6},
+        {"architecture: bart", RECIPE_GELU_ERF, 1e-5},
+        {"architecture: mbart", RECIPE_GELU_ERF, 1e-5},
+        {"architecture: marian, activation: gelu_tanh", RECIPE_GELU_TANH, 1e-5},
+        {"architecture: t5, layer_norm_epsilon: 1.0e-5, activation: silu", RECIPE_SILU, 1e-5},
+        {"architecture: gpt2", RECIPE_GELU_TANH, 1e-5},
+        {"architecture: gemma2", RECIPE_GELU_TANH, 1e-5},
+    };
+    struct recipe recipe, taken;
+    char text[512];
+    for (int i = 0; i < COUNT(cases); i++) {
+        bool seq2seq =
+            strstr(cases[i].model, "gpt2") == NULL && strstr(cases[i].model, "gemma2") == NULL;
+        snprintf(text, sizeof text, "%sobjective: %s\nmodel: {%s}\n", head,
+                 seq2seq ? "seq2seq" : "clm", cases[i].model);
+        parse_valid(text, NULL, 0, &recipe);
+        CHECK(recipe.model.activation == cases[i].activation);
+        CHECK(recipe.model.layer_norm_epsilon == cases[i].epsilon);
+    }
+    /* A model from a checkpoint keeps the values of the checkpoint. */
+    static const char old[] =
+        "objective: seq2seq\nmodel: {architecture: t5, activation: gelu_tanh, "
+        "layer_norm_epsilon: 1.0e-5}\n";
+    snprintf(text, sizeof text, "%s%s", head, old);
+    parse_valid(text, NULL, 0, &recipe);
+    recipe_set_defaults(&taken);
+    recipe_take_initial(&taken, &recipe);
+    CHECK(taken.model.activation == RECIPE_GELU_TANH);
+    CHECK(taken.model.layer_norm_epsilon == 1e-5);
+}
+
 /* The names in names.c equal the choices in the settings table. */
 static void test_names(void)
 {
@@ -321,7 +362,7 @@ static void test_names(void)
     for (unsigned i = ROTARY_PLAIN; i <= ROTARY_LONGROPE; i++) {
         check_name("model.rope_type", i, recipe_rope_type_name((enum rotary_kind)i));
     }
-    check_name("model.activation", RECIPE_GELU_ERF, "gelu_erf");
+    check_name("model.activation", RECIPE_GELU_ERF - 1, "gelu_erf"); /* 0 is null */
     check_name("optimizer.name", RECIPE_LAMB, "lamb");
     check_name("train.activation_checkpointing", RECOMPUTE_SELECTIVE, "selective");
     check_name("train.activation_checkpointing", RECOMPUTE_FULL, "full");
@@ -596,6 +637,7 @@ int main(int argc, char **argv)
 {
     test_table();
     test_names();
+    test_family_defaults();
     test_corpus();
     test_bad_overrides();
     test_overrides();

@@ -540,6 +540,7 @@ static const char *get_activation_name(const struct huggingface_architecture *ar
         return "relu2";
     case RECIPE_SILU:
         return "silu";
+    case RECIPE_ACTIVATION_NULL:
     case RECIPE_GELU_TANH:
         break;
     }

@@ -232,6 +232,7 @@ FREE_MORE = {
             embedding_multiplier=3.0
         )
     ),
+    "transformer_bert": (("pre", "layernorm", "learned", False, "gelu_erf", True, 8), {}),
 }
 QK_NORMS = ("none", "head", "full")
 
@@ -390,6 +391,42 @@ class FreeEncoder(torch.nn.Module):
         return types.SimpleNamespace(logits=logits, loss=loss)
 
 
+def check_with_torch(model):
+    """Compares a pre-norm BERT with torch.nn.TransformerEncoder: LayerNorms before each sub-layer and
+    after the last one, learned positions and GELU."""
+    nn = torch.nn
+    layer = nn.TransformerEncoderLayer(
+        WIDTH, HEADS, INNER, 0.0, "gelu", 1e-12, batch_first=True, norm_first=True
+    )
+    theirs = nn.TransformerEncoder(layer, LAYERS, nn.LayerNorm(WIDTH, 1e-12), False).double()
+    model = model.double()
+    state = {"norm." + k: t for k, t in model.final_norm.state_dict().items()}
+    names = {
+        "out_proj": "attention.output", "linear1": "feed_forward.up",
+        "linear2": "feed_forward.down", "norm1": "attention_input_norm",
+        "norm2": "feed_forward_input_norm"
+    }
+    for i, block in enumerate(model.layers):
+        w = block.state_dict()
+        for kind in "weight", "bias":
+            at = f"layers.{i}."
+            state[at + f"self_attn.in_proj_{kind}"] = torch.cat(
+                [w[f"attention.{n}.{kind}"] for n in ("query", "key", "value")]
+            )
+            for name, ours in names.items():
+                inside = "self_attn." if name == "out_proj" else ""
+                state[f"{at}{inside}{name}.{kind}"] = w[f"{ours}.{kind}"]
+    theirs.load_state_dict(state)
+    ids = torch.randint(0, VOCABULARY, (2, POSITIONS))
+    mask = torch.arange(POSITIONS)[None, :] < torch.tensor([[POSITIONS], [POSITIONS - 3]])
+    with torch.no_grad():
+        x = theirs(model.embed(ids), src_key_padding_mask=~mask)
+        x = model.head["norm"](activate(model.head["dense"](x), "gelu_erf"))
+        logits = x @ model.embeddings["tokens"].weight.T + model.head.bias
+        ours = model(ids, mask, torch.zeros_like(ids)).logits
+    assert torch.allclose(logits[mask], ours[mask], rtol=1e-10, atol=1e-10)
+
+
 def write_free(folder):
     """The encoders with free parts."""
     activations = ("gelu_tanh", "gelu_erf", "tanh", "relu", "relu2", "silu")
@@ -405,9 +442,11 @@ def write_free(folder):
             rope_theta=FREE_THETA, qk_norm=float(QK_NORMS.index(more.get("qk_norm", "none"))),
             **{key: float(value) for key, value in more.items() if key != "qk_norm"}
         )
-        write_encoder_steps(
-            folder / f"{name}.h5", FreeEncoder(more, *parts), 0, 0, make_adamw, settings, INPUTS
-        )
+        model = FreeEncoder(more, *parts)
+        if name == "transformer_bert":
+            check_with_torch(model)
+            model = model.float()
+        write_encoder_steps(folder / f"{name}.h5", model, 0, 0, make_adamw, settings, INPUTS)
 
 
 def write_family_steps(path, family, add_adapters=lambda model: (model, {})):

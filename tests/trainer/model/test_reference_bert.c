@@ -250,5 +250,6 @@ int main(void)
     test_reference("transformer_branch.h5", "transformer_encoder", NULL);
     test_reference("transformer_both.h5", "transformer_encoder", NULL);
     test_reference("transformer_parts.h5", "transformer_encoder", NULL);
+    test_reference("transformer_bert.h5", "transformer_encoder", NULL);
     return 0;
 }

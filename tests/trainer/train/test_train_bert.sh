@@ -2,7 +2,7 @@
 # A tiny BERT with dropout, trained on sentence pairs: equal losses at any layout and after a
 # resume; fill-mask; errors of commands for other models. Part encoders: the other encoders.
 # ctest: name train
-# ctest: parts bert encoders
+# ctest: parts bert encoders parts
 # ctest: timeout 120
 source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
 need_mpirun
@@ -67,6 +67,42 @@ test_bert() {
     expect_error "no mask token"
     run_bireme 65 generate --checkpoint one --prompt this
     expect_error "fill-mask"
+}
+
+# Models with free parts: equal losses at another layout and after a resume there. Export writes
+# Bireme's own config.json, and the imported model has the same weights and settings.
+test_parts() {
+    local settings i=0
+    for settings in \
+        'model.activation=relu model.head_dim=12 model.attention_bias=true model.mlp_bias=true' \
+        'model.norm_placement=pre model.position_embedding_type=learned model.attention_bias=true
+        model.mlp_bias=true model.activation=gelu_erf model.type_vocab_size=2' \
+        'model.normalize_embedding=true model.embedding_size=12 model.num_hidden_groups=1
+        model.position_embedding_type=learned model.type_vocab_size=2 model.num_layers=3' \
+        'model.norm_placement=pre model.normalize_embedding=true model.norm_bias=false
+        model.position_embedding_type=rotary model.sliding_window=8 model.num_layers=4
+        model.layer_types=[full_attention,sliding_attention,sliding_attention,full_attention]
+        model.head_transform=false model.decoder_bias=false'; do
+        settings="model.architecture=transformer_encoder $settings"
+        i=$((i + 1))
+        # shellcheck disable=SC2086
+        run_bireme 0 train bert.yaml run_dir="parts-$i" $settings
+        # shellcheck disable=SC2086
+        run_ranks 2 0 train bert.yaml run_dir="parts-$i-2" $settings parallel.tensor=2 \
+            parallel.sequence=true train.activation_checkpointing=full
+        compare_losses "parts-$i" "parts-$i-2" 1e-5
+        rm -r "parts-$i-2/final" "parts-$i-2/checkpoints/step-00000012"
+        # shellcheck disable=SC2086
+        run_bireme 0 train bert.yaml run_dir="parts-$i-2" $settings
+        compare_losses "parts-$i" "parts-$i-2" 1e-5
+        run_bireme 0 export --checkpoint "parts-$i" --output "parts-$i-exported"
+        run_bireme 0 import "parts-$i-exported" --output "parts-$i-imported"
+        run_bireme 0 checkpoint diff "parts-$i/final" "parts-$i-imported" --tolerance 0
+        run_bireme 0 fill-mask --checkpoint "parts-$i" 'this [MASK] is' --json
+        mv out first
+        run_bireme 0 fill-mask --checkpoint "parts-$i-imported" 'this [MASK] is' --json
+        cmp first out || fail "the imported model $i has other predictions"
+    done
 }
 
 # Other encoders: equal losses at another layout, after a resume there, and with recompute.

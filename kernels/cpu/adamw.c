@@ -16,7 +16,7 @@
 #include "kernels/cpu/moments.h"
 #include "kernels/cpu/rounding.h"
 
-enum { CHUNK = 2048 }; /* elements; a whole number of vectors and cache lines */
+enum { CHUNK = ADAMW_PARTS_BLOCK }; /* a whole number of vectors and cache lines */
 
 struct slice {
     float *weights;

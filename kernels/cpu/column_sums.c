@@ -3,6 +3,7 @@
  * square root of their number. */
 #include "kernels/cpu/linear.h"
 
+#include "kernels/cpu/division.h"
 #include "kernels/cpu/vector.h"
 
 enum { SUM_VECTORS = 8, SUM_COLUMNS = SUM_VECTORS * VECTOR_LANES, SUM_ROWS = 64, SUM_AHEAD = 8 };
@@ -57,26 +58,13 @@ void CPU(column_sums)(float *sums, struct tensor dy, struct cpu_range columns, b
     }
 }
 
-/* Returns the columns of a unit: fewer if otherwise many threads would be idle. */
-static int64_t choose_sum_columns(int64_t columns, int threads)
-{
-    int64_t size = SUM_COLUMNS;
-    for (; size > VECTOR_LANES; size /= 2) {
-        int64_t units = (columns + size - 1) / size, rounds = (units + threads - 1) / threads;
-        if (10 * units >= 9 * rounds * threads) {
-            break;
-        }
-    }
-    return size;
-}
-
 void CPU(bias_gradient)(struct kernels *k, struct bias_gradient dbias, struct tensor dy)
 {
     int threads = k->threads;
     if (dbias.sums.data == NULL) {
         return;
     }
-    int64_t unit = choose_sum_columns(dy.columns, threads);
+    int64_t unit = division_columns(dy.columns, SUM_COLUMNS, VECTOR_LANES, threads);
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (int thread = 0; thread < threads; thread++) {
         struct cpu_range columns = cpu_thread_range(dy.columns, unit, thread, threads);

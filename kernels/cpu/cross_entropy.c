@@ -24,13 +24,15 @@
  * Source    Milakov, Gimelshein 2018, arXiv:1805.02867 */
 #include <math.h>
 
-#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/classifier.h"
 #include "kernels/cpu/linear.h"
 #include "kernels/cpu/math.h"
-#include "kernels/cpu/matmul.h"
 
-/* Measured at V = 50,304, C = 768. Each chunk reads and writes all of dw. */
-enum { CHUNK = 512, BLOCK_ROWS = 256, TILE = 384 };
+enum {
+    CHUNK = CLASSIFIER_CHUNK,
+    BLOCK_ROWS = CLASSIFIER_BLOCK_ROWS,
+    TILE = CLASSIFIER_TILE,
+};
 
 /* The statistics of a row in one vocabulary shard. Shards exchange these bytes. */
 struct row_stats {
@@ -78,11 +80,6 @@ static int64_t get_chunk_rows(int64_t rows)
     return rows < CHUNK ? rows : CHUNK;
 }
 
-static int64_t count_tiles(int64_t vocabulary)
-{
-    return (vocabulary + TILE - 1) / TILE;
-}
-
 static size_t compute_stats_bytes(int64_t rows, int shards)
 {
     return (size_t)(rows * shards) * sizeof(struct row_stats);
@@ -91,7 +88,7 @@ static size_t compute_stats_bytes(int64_t rows, int shards)
 static size_t compute_chunk_bytes(enum dtype dtype, int threads, int64_t rows, int64_t vocabulary,
                                   int shards, bool gradient)
 {
-    size_t tile_floats_bytes = (size_t)(count_tiles(vocabulary) * rows) * 4;
+    size_t tile_floats_bytes = (size_t)(classifier_count_tiles(vocabulary) * rows) * 4;
     size_t bytes = 5 * cpu_scratch_align(tile_floats_bytes) + cpu_scratch_align((size_t)rows * 4) +
                    cpu_scratch_align(compute_stats_bytes(rows, 1));
     bytes += shards > 1 ? cpu_scratch_align(compute_stats_bytes(rows, shards)) : 0;
@@ -367,12 +364,12 @@ static inline vector compute_gradient(vector x, vector share, float factor, floa
     return (e * factor - share) * derivative;
 }
 
-/* Replaces e by dz in the tile that the next rows of dw read. */
+/* Replaces e by dz in the ids [row, row + rows) of a tile. The next rows of dw read them. */
 static void compute_tile_gradient(void *context, struct matmul_block block)
 {
     const struct chunk *s = context;
     const float cap = s->c->softcap;
-    const int64_t valid = s->vocabulary - block.row; /* ids of the tile that exist */
+    const int64_t valid = s->vocabulary - block.row; /* ids that exist */
     for (int64_t row = 0; row < s->x.rows; row++) {
         int64_t index = block.row / TILE * s->x.rows + row;
         float factor = s->sum[index], max = s->max[index];
@@ -400,60 +397,45 @@ static void compute_tile_gradient(void *context, struct matmul_block block)
     }
 }
 
-/* Computes dz of all tiles if dw is not requested. */
-static void compute_all_tile_gradients(int threads, const struct chunk *s)
+/* Computes dz of all ids. */
+static void compute_all_gradients(int threads, const struct chunk *s)
 {
+    int64_t ids = classifier_gradient_ids(s->w.rows, threads);
 #pragma omp parallel for num_threads(threads) schedule(static)
-    for (int64_t row = 0; row < s->w.rows; row += TILE) {
+    for (int64_t row = 0; row < s->w.rows; row += ids) {
         int64_t left = s->w.rows - row;
         compute_tile_gradient((void *)s,
-                              (struct matmul_block){.row = row, .rows = left < TILE ? left : TILE});
+                              (struct matmul_block){.row = row, .rows = left < ids ? left : ids});
     }
 }
 
 /* ---- one chunk of rows ---- */
 
-/* If there are few tiles for the threads, dz is computed first, and the GEMM is divided into more
- * than one unit for each tile. Otherwise a tile of dz is in the cache when dw reads it. */
+/* If there are few tiles for the threads, dz is computed first. Otherwise a tile of dz is in the
+ * cache when dw reads it. */
 static status compute_weight_gradient(struct kernels *k, struct chunk *s)
 {
-    enum { TILES_PER_THREAD = 8 };
-    bool few_tiles = s->tiles < (int64_t)TILES_PER_THREAD * k->threads;
+    bool few_tiles = classifier_has_few_tiles(s->w.rows, k->threads);
     if (s->dw.data == NULL || few_tiles) {
-        compute_all_tile_gradients(k->threads, s);
+        compute_all_gradients(k->threads, s);
     }
     if (s->dw.data == NULL) {
         return STATUS_OK;
     }
-    return matmul_run(k, &(struct matmul_call){
-                             .c = s->dw,
-                             .a = s->e,
-                             .transpose_a = true,
-                             .b = s->x,
-                             .accumulate = !s->c->overwrite,
-                             .unit_rows = TILE,
-                             .unit_columns = s->dw.columns,
-                             .keep_units = !few_tiles,
-                             .before = few_tiles ? NULL : compute_tile_gradient,
-                             .context = s,
-                         });
+    struct matmul_call call =
+        classifier_weight_call(s->dw, s->e, s->x, !s->c->overwrite, k->threads);
+    call.before = few_tiles ? NULL : compute_tile_gradient;
+    call.context = s;
+    return matmul_run(k, &call);
 }
 
 static status run_chunk(struct kernels *k, struct chunk *s)
 {
-    TRY(matmul_run(k, &(struct matmul_call){
-                          .c = s->z,
-                          .a = s->x,
-                          .b = s->w,
-                          .transpose_b = true,
-                          .bias = s->c->bias,
-                          .unit_rows = BLOCK_ROWS,
-                          .unit_columns = TILE,
-                          .keep_columns = true,
-                          .private_elements = s->is_z_private ? BLOCK_ROWS * TILE : 0,
-                          .after = exponentiate_tile,
-                          .context = s,
-                      }));
+    struct matmul_call logits =
+        classifier_logits_call(s->z, s->x, s->w, s->c->bias, s->is_z_private);
+    logits.after = exponentiate_tile;
+    logits.context = s;
+    TRY(matmul_run(k, &logits));
     TRY(merge_rows(k->threads, s));
     if (!s->c->gradient) {
         return STATUS_OK;
@@ -523,7 +505,7 @@ status CPU(classifier_run)(struct kernels *k, float *losses, int32_t *argmax, st
             .argmax = argmax == NULL ? NULL : argmax + first,
             .entropies = c->entropies == NULL ? NULL : c->entropies + first,
             .mean_logits = c->mean_logits == NULL ? NULL : c->mean_logits + first,
-            .tiles = count_tiles(w.rows),
+            .tiles = classifier_count_tiles(w.rows),
             .shards = c->vocabulary_shard.count > 1 ? c->vocabulary_shard.count : 1,
         };
         result = allocate_chunk(k, &s);

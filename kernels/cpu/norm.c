@@ -6,16 +6,19 @@
  * Backward  g = dy gamma,  dz (+)= r (g - mean(g) - h mean(g h)), without mean(g) for RMS; dgamma
  *           += sum over rows of dy h,  dbeta += sum over rows of dy;  dbias (+)= column sums of
  *           drop'(dz), in a second pass.
- * Threads   A thread processes whole rows. The sums over rows are split into at most NORM_BLOCKS
- *           blocks that depend on N only. Each block has a partial sum; these are added in order.
- *           Therefore the bits do not depend on the number of threads.
+ * Threads   A thread processes whole rows. The sums over rows are split into blocks that depend on
+ *           N only (division.h). Each block has a partial sum; these are added in order. Therefore
+ *           the bits do not depend on the number of threads. If there are few blocks for the
+ *           threads, a first pass computes the partial sums by blocks and columns, and a second
+ *           pass computes dz by rows.
  *
  * Source    Ba, Kiros, Hinton 2016, arXiv:1607.06450; Zhang, Sennrich 2019, arXiv:1910.07467 */
+#include "kernels/cpu/division.h"
 #include "kernels/cpu/dropout.h"
 #include "kernels/cpu/linear.h"
 #include "kernels/cpu/vector.h"
 
-enum { NORM_BLOCKS = 64, NORM_BLOCK_ROWS = 8, CHAINS = 4 };
+enum { CHAINS = 4 };
 
 struct forward {
     struct tensor z, y, statistics, x, delta, gamma, beta;
@@ -144,7 +147,15 @@ CPU_INLINE vector load_output_gradient(const struct backward *b, enum dtype dtyp
     return dy;
 }
 
-/* Adds the row's terms to dgamma and dbeta of the block, and computes mean(g) and mean(g h). */
+/* Adds a vector of the row's terms to dgamma and dbeta of the block. */
+CPU_INLINE void add_row_terms(float *dgamma, float *dbeta, int64_t c, vector dy, vector h)
+{
+    vector_store(dgamma + c, vector_fma(dy, h, vector_load(dgamma + c)));
+    vector_store(dbeta + c, dy + vector_load(dbeta + c));
+}
+
+/* Adds the row's terms to dgamma and dbeta of the block, if these are not NULL, and computes
+ * mean(g) and mean(g h). */
 CPU_INLINE void accumulate_row_sums(const struct backward *b, enum dtype dtype, int64_t n,
                                     float *dgamma, float *dbeta, float *mean_g, float *mean_gh)
 {
@@ -160,8 +171,9 @@ CPU_INLINE void accumulate_row_sums(const struct backward *b, enum dtype dtype, 
         vector g = apply_gamma(dy, gamma, c, count);
         sum_g[chain] += g;
         sum_gh[chain] = vector_fma(g, h, sum_gh[chain]);
-        vector_store(dgamma + c, vector_fma(dy, h, vector_load(dgamma + c)));
-        vector_store(dbeta + c, dy + vector_load(dbeta + c));
+        if (dgamma != NULL) {
+            add_row_terms(dgamma, dbeta, c, dy, h);
+        }
     }
     *mean_g = b->kind == NORM_LAYER ? vector_sum(sum_g[0] + sum_g[1]) / (float)columns : 0.0f;
     *mean_gh = vector_sum(sum_gh[0] + sum_gh[1]) / (float)columns;
@@ -196,12 +208,6 @@ CPU_INLINE void run_backward_row(const struct backward *b, enum dtype dtype, int
     }
 }
 
-static int64_t compute_block_rows(int64_t rows)
-{
-    int64_t even = (rows + NORM_BLOCKS - 1) / NORM_BLOCKS;
-    return even > NORM_BLOCK_ROWS ? even : NORM_BLOCK_ROWS;
-}
-
 /* Floats of a partial sum: whole vectors of the widest instruction set, so that no tail
  * is needed. */
 static int64_t get_partial_floats(int64_t columns)
@@ -213,7 +219,22 @@ size_t CPU(norm_scratch)(enum dtype dtype, int threads, const struct kernels_lim
 {
     (void)dtype;
     (void)threads;
-    return NORM_BLOCKS * 2 * (size_t)get_partial_floats(limits->width) * sizeof(float);
+    return DIVISION_NORM_BLOCKS * 2 * (size_t)get_partial_floats(limits->width) * sizeof(float);
+}
+
+/* Returns the columns of a strip; the last one ends with the last vector of a partial sum. */
+static struct cpu_range get_strip(int64_t strip, int64_t columns)
+{
+    int64_t first = strip * DIVISION_NORM_COLUMNS, last = first + DIVISION_NORM_COLUMNS;
+    int64_t floats = get_partial_floats(columns);
+    return (struct cpu_range){first, last < floats ? last : floats};
+}
+
+static void clear_partial(float *partial, int64_t floats, struct cpu_range columns)
+{
+    size_t bytes = (size_t)(columns.last - columns.first) * sizeof *partial;
+    memset(partial + columns.first, 0, bytes);
+    memset(partial + floats + columns.first, 0, bytes);
 }
 
 static void run_backward_block(const struct backward *b, int64_t first, int64_t last,
@@ -226,6 +247,66 @@ static void run_backward_block(const struct backward *b, int64_t first, int64_t 
             run_backward_row(b, DTYPE_F32, n, partial, partial + floats);
         } else {
             run_backward_row(b, DTYPE_BF16, n, partial, partial + floats);
+        }
+    }
+}
+
+/* Computes the partial sums and dz of all blocks. Call it in a parallel region. */
+static void run_backward_blocks(const struct backward *b, int64_t size, int64_t blocks,
+                                float *partials)
+{
+    int64_t step = 2 * get_partial_floats(b->dy.columns), rows = b->dy.rows;
+#pragma omp for schedule(static)
+    for (int64_t i = 0; i < blocks; i++) {
+        int64_t last = (i + 1) * size < rows ? (i + 1) * size : rows;
+        run_backward_block(b, i * size, last, partials + i * step);
+    }
+}
+
+/* Adds the terms of the rows [first, last) to a partial sum, for some columns. */
+CPU_INLINE void add_block_terms(const struct backward *b, enum dtype dtype, int64_t first,
+                                int64_t last, struct cpu_range columns, float *partial)
+{
+    int64_t floats = get_partial_floats(b->dy.columns);
+    int64_t end = columns.last < b->dy.columns ? columns.last : b->dy.columns;
+    for (int64_t n = first; n < last; n++) {
+        const float *statistics = (const float *)b->statistics.data + n * b->statistics.stride;
+        vector mean = vector_set(statistics[0]), r = vector_set(statistics[1]);
+        for (int64_t c = columns.first; c < end; c += VECTOR_LANES) {
+            int64_t count = b->dy.columns - c;
+            vector dy = load_output_gradient(b, dtype, n, c, count);
+            vector h = (vector_get(b->z.data, dtype, n * b->z.stride + c, count) - mean) * r;
+            add_row_terms(partial, partial + floats, c, dy, h);
+        }
+    }
+}
+
+/* Computes the partial sums by blocks and columns, then dz by rows. Call it in a parallel
+ * region. */
+static void run_backward_split(const struct backward *b, int64_t size, int64_t blocks,
+                               float *partials)
+{
+    int64_t step = 2 * get_partial_floats(b->dy.columns), rows = b->dy.rows;
+    int64_t strips = (b->dy.columns + DIVISION_NORM_COLUMNS - 1) / DIVISION_NORM_COLUMNS;
+    bool is_f32 = b->dy.dtype == DTYPE_F32;
+#pragma omp for schedule(static)
+    for (int64_t i = 0; i < blocks * strips; i++) {
+        int64_t first = i / strips * size, last = first + size < rows ? first + size : rows;
+        struct cpu_range columns = get_strip(i % strips, b->dy.columns);
+        float *partial = partials + i / strips * step;
+        clear_partial(partial, step / 2, columns);
+        if (is_f32) {
+            add_block_terms(b, DTYPE_F32, first, last, columns, partial);
+        } else {
+            add_block_terms(b, DTYPE_BF16, first, last, columns, partial);
+        }
+    }
+#pragma omp for schedule(static)
+    for (int64_t n = 0; n < rows; n++) {
+        if (is_f32) {
+            run_backward_row(b, DTYPE_F32, n, NULL, NULL);
+        } else {
+            run_backward_row(b, DTYPE_BF16, n, NULL, NULL);
         }
     }
 }
@@ -253,17 +334,18 @@ status CPU(residual_norm_backward)(struct kernels *k, struct tensor dz, struct t
     struct backward b = {dz, ddelta, dy, z, statistics, gamma, kind, residual, dropout};
     struct arena *scratch = &cpu_get_state(k)->scratch;
     size_t mark = arena_mark(scratch);
-    int64_t size = compute_block_rows(dy.rows), blocks = (dy.rows + size - 1) / size;
+    int64_t size = division_norm_rows(dy.rows), blocks = (dy.rows + size - 1) / size;
     int64_t floats = get_partial_floats(dy.columns), step = 2 * floats;
     void *memory;
     TRY(arena_take(scratch, (size_t)(blocks * step) * sizeof(float), &memory));
     float *partials = memory;
+    bool split = division_splits_norm(dy.rows, k->threads);
 #pragma omp parallel num_threads(k->threads)
     {
-#pragma omp for schedule(static)
-        for (int64_t i = 0; i < blocks; i++) {
-            int64_t last = (i + 1) * size < dy.rows ? (i + 1) * size : dy.rows;
-            run_backward_block(&b, i * size, last, partials + i * step);
+        if (split) {
+            run_backward_split(&b, size, blocks, partials);
+        } else {
+            run_backward_blocks(&b, size, blocks, partials);
         }
 #pragma omp for schedule(static)
         for (int64_t first = 0; first < dy.columns; first += 64) {

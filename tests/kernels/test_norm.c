@@ -415,7 +415,9 @@ static void test_all(struct kernels *k, struct kernels *other)
         test_shape(k, other, &shapes[i]);
     }
     test_alias(k);
+    test_alias(other);
     test_gradient_alias(k);
+    test_gradient_alias(other);
     test_accumulation(k);
     test_bias(k);
     test_nan(k);

@@ -1,0 +1,43 @@
+/* The division of operations that are limited by the memory bandwidth. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* division_is_uneven - return whether more than a tenth of the time of the threads is idle if each
+ * thread gets the same number of equal units, or one more. */
+static inline bool division_is_uneven(int64_t units, int threads)
+{
+    int64_t rounds = (units + threads - 1) / threads;
+    return 10 * units < 9 * rounds * threads;
+}
+
+/* division_columns - return the columns of a unit: `most`, or fewer if otherwise many threads would
+ * be idle, but at least `least`. */
+static inline int64_t division_columns(int64_t columns, int64_t most, int64_t least, int threads)
+{
+    int64_t size = most;
+    while (size > least && division_is_uneven((columns + size - 1) / size, threads)) {
+        size /= 2;
+    }
+    return size;
+}
+
+/* The rows of a norm are divided into at most DIVISION_NORM_BLOCKS blocks. Each block has a partial
+ * sum for the gradients of gamma and beta. */
+enum { DIVISION_NORM_BLOCKS = 64, DIVISION_NORM_ROWS = 8, DIVISION_NORM_COLUMNS = 64 };
+
+/* division_norm_rows - return the rows of a block. They depend on the number of rows only. */
+static inline int64_t division_norm_rows(int64_t rows)
+{
+    int64_t even = (rows + DIVISION_NORM_BLOCKS - 1) / DIVISION_NORM_BLOCKS;
+    return even > DIVISION_NORM_ROWS ? even : DIVISION_NORM_ROWS;
+}
+
+/* division_splits_norm - return whether there are few blocks for the threads. The partial sums are
+ * then computed by blocks and columns, and the gradients of the input by rows. */
+static inline bool division_splits_norm(int64_t rows, int threads)
+{
+    int64_t size = division_norm_rows(rows);
+    return division_is_uneven((rows + size - 1) / size, threads);
+}

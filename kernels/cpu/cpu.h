@@ -6,9 +6,10 @@
  *           the compiler vectorizes. variant.c builds one table for each variant. cpu.c is compiled
  *           for the oldest supported processor; it selects the best table that this processor can
  *           run.
- * Threads   OpenMP with num_threads(k->threads) and static schedules only. The result of an
- *           operation must not depend on the number of threads, so threads split the outputs, never
- *           a sum.
+ * Threads   OpenMP with num_threads(k->threads) and static schedules, except in the backward pass
+ *           of attention. The result of an operation must not depend on the number of threads, so
+ *           threads split the outputs, never a sum. division.h, gemm/divisions.h and
+ *           attention/attention_division.h define how.
  * Scratch   An operation marks cpu_get_state(k)->scratch, takes memory, and releases it to the
  *           mark. Its function CPU(x_scratch) computes the largest amount that it takes. Operations
  *           run one at a time, so the arena has the maximum over all operations (variant.c). */

@@ -20,6 +20,7 @@ static const struct shape shapes[] = {
     {"grouped heads, dropout", 1, 8, 2, {300}, {300}, 64, 0, true, 0, 0.1f},
     {"window on both sides", 1, 4, 4, {520}, {520}, 16, 100, false, 0, 0},
     {"causal window, soft-cap", 3, 4, 4, {90, 1, 200}, {90, 1, 200}, 32, 70, true, 5, 0},
+    {"narrow heads", 2, 3, 3, {131, 65}, {131, 65}, 20, 0, true, 0, 0},
     {"unequal keys", 4, 3, 3, {70, 0, 1, 140}, {10, 5, 200, 64}, 16, 0, false, 0, 0},
 };
 

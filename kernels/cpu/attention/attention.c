@@ -13,9 +13,8 @@
  *           through the score GEMM, the softmax and the value GEMM, so that they stay in registers
  *           and in the L1 cache. A single query row (generation) reads keys and values where they
  *           are, because it is limited by memory bandwidth.
- * Threads   Work items are (sequence, block of QUERIES rows, head). If there are few of them for
- *           the threads, blocks are divided into parts. The results of a row depend neither on the
- *           part nor on other sequences.
+ * Threads   Each thread has a range of rows (attention_division.h). The results of a row depend
+ *           neither on the range nor on other sequences.
  *
  * Source    Milakov, Gimelshein 2018, arXiv:1805.02867; Dao et al. 2022, arXiv:2205.14135 */
 #include <omp.h>
@@ -23,10 +22,6 @@
 #include "kernels/cpu/attention/attention_bias.h"
 
 enum { QUERIES = ATTENTION_QUERIES, KEYS = ATTENTION_KEYS, GROUP = ATTENTION_GROUP, SUMS = 16 };
-
-/* If there are many threads, a block of QUERIES rows is divided into parts of SHORT_QUERIES rows.
- * The groups of rows stay the same, and so do the bits. */
-enum { SHORT_QUERIES = 11 * GROUP, PARTS = (QUERIES + SHORT_QUERIES - 1) / SHORT_QUERIES };
 
 struct tensors {
     struct tensor o, lse, q, keys, values;
@@ -166,11 +161,11 @@ static void finish_row(const struct workspace *w, const struct attention_head *h
     }
 }
 
+/* Processes `rows` rows from `block` on. They are in one block of QUERIES rows. */
 static void process_query_block(const struct workspace *w, const struct attention_head *h,
-                                struct tensors t, int64_t block, int64_t most_rows)
+                                struct tensors t, int64_t block, int64_t rows)
 {
     int64_t width = h->a->head_width;
-    int64_t rows = h->queries - block < most_rows ? h->queries - block : most_rows;
     attention_pack_left(w->q, t.q, h->first_q + block, rows, h->head * width, width);
     memset(w->o, 0, (size_t)(rows * w->padded) * sizeof(float));
     memset(w->sums, 0, (size_t)(rows * SUMS) * sizeof(float));
@@ -260,61 +255,32 @@ static void process_single_row(const struct workspace *thread, const struct atte
 
 /* ---- work items ---- */
 
-static int64_t count_blocks(const struct attention *a)
+/* Processes rows [first, last) of a head. */
+static void process_rows(const struct workspace *w, const struct attention_head *h,
+                         struct tensors t, int64_t first, int64_t last)
 {
-    int64_t count = 0;
-    for (int64_t i = 0; i < a->sequences; i++) {
-        count += (a->cu_q[i + 1] - a->cu_q[i] + QUERIES - 1) / QUERIES;
-    }
-    return count;
-}
-
-static void process_queries(const struct workspace *w, const struct attention_head *h,
-                            struct tensors t, int64_t block, int64_t most_rows)
-{
-    if (h->queries == 1) {
+    if (h->queries == 1 && first < last) {
         process_single_row(w, h, t);
-    } else {
-        process_query_block(w, h, t, block, most_rows);
+        return;
+    }
+    for (int64_t row = first, next; row < last; row = next) {
+        next = row / QUERIES * QUERIES + QUERIES;
+        next = next < last ? next : last;
+        process_query_block(w, h, t, row, next - row);
     }
 }
 
-static void process_thread_items(const struct workspace *w, const struct attention *a,
-                                 const struct attention_distances *d, struct tensors t, int thread,
-                                 int threads)
+/* Processes the rows of a thread (attention_division.h). */
+static void process_thread_rows(const struct workspace *w, const struct attention *a,
+                                const struct attention_distances *d, struct tensors t, int thread,
+                                int threads)
 {
-    int64_t item = 0;
-    for (int64_t i = 0; i < a->sequences; i++) {
-        int64_t queries = a->cu_q[i + 1] - a->cu_q[i];
-        for (int64_t block = 0; block < queries; block += QUERIES) {
-            for (int64_t head = 0; head < a->heads; head++) {
-                if (item++ % threads != thread) {
-                    continue;
-                }
-                struct attention_head h = attention_make_head(a, d, i, head);
-                process_queries(w, &h, t, block, QUERIES);
-            }
-        }
-    }
-}
-
-/* Processes parts of blocks; a thread takes the next one when it is idle. The last blocks of the
- * sequences are first, because causal blocks at the end have the most keys. Call it in a
- * parallel region. */
-static void process_short_blocks(const struct workspace *w, const struct attention *a,
-                                 const struct attention_distances *d, struct tensors t)
-{
-    int64_t parts = (a->longest_q + QUERIES - 1) / QUERIES * PARTS, heads = a->sequences * a->heads;
-#pragma omp for schedule(dynamic, 1)
-    for (int64_t item = 0; item < parts * heads; item++) {
-        int64_t part = parts - 1 - item / heads;
-        int64_t block = part / PARTS * QUERIES, first = part % PARTS * SHORT_QUERIES;
-        int64_t rows = QUERIES - first < SHORT_QUERIES ? QUERIES - first : SHORT_QUERIES;
-        struct attention_head h =
-            attention_make_head(a, d, item % heads / a->heads, item % a->heads);
-        if (block + first < h.queries) {
-            process_queries(w, &h, t, block + first, rows);
-        }
+    struct attention_position begin = attention_range_begin(a, thread, threads);
+    struct attention_position end = attention_range_begin(a, thread + 1, threads);
+    for (int64_t i = begin.head; i <= end.head && i < a->sequences * a->heads; i++) {
+        struct attention_head h = attention_make_head(a, d, i / a->heads, i % a->heads);
+        process_rows(w, &h, t, i == begin.head ? begin.row : 0,
+                     i == end.head ? end.row : h.queries);
     }
 }
 
@@ -331,19 +297,12 @@ status CPU(attention_forward)(struct kernels *k, struct tensor o, struct tensor 
     TRY(attention_bias_make(&distances, scratch, a, false, k->threads));
     TRY(arena_take(scratch, (size_t)k->threads * bytes, &memory));
     struct tensors t = {o, lse, q, keys, values};
-    bool are_equal = attention_has_equal_sequences(a) && a->longest_q <= QUERIES;
-    bool short_blocks = a->longest_q > 1 &&
-                        attention_divide_further(count_blocks(a) * a->heads, are_equal, k->threads);
 #pragma omp parallel num_threads(k->threads)
     {
         int thread = omp_get_thread_num();
         float *thread_memory = (float *)(void *)((char *)memory + (size_t)thread * bytes);
         struct workspace w = make_workspace(thread_memory, q.dtype, a->head_width);
-        if (short_blocks) {
-            process_short_blocks(&w, a, &distances, t);
-        } else {
-            process_thread_items(&w, a, &distances, t, thread, omp_get_num_threads());
-        }
+        process_thread_rows(&w, a, &distances, t, thread, omp_get_num_threads());
     }
     arena_release(scratch, mark);
     return STATUS_OK;

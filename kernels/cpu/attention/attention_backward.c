@@ -12,8 +12,9 @@
  * Threads   Work items are (sequence, key-value head); all sequences of a part of the bias gradient
  *           (attention_bias.h) have the same thread. Each sum therefore belongs to one thread and
  *           has one order, and no score is computed twice. If there are few items for the threads,
- *           they are divided into tiles of keys. Threads then add to dq in the same order
- *           (dq_order). A split by queries and by keys would need seven GEMMs instead of five.
+ *           they are divided by keys (attention_division.h). The queries are then packed once for
+ *           all threads, which add to dq in the same order (dq_order). A split by queries and by
+ *           keys would need seven GEMMs instead of five.
  *
  * Source    Dao et al. 2022, arXiv:2205.14135 */
 #include <omp.h>
@@ -97,19 +98,43 @@ static size_t compute_order_bytes(int64_t query_tiles, int heads)
     return cpu_scratch_align((size_t)(query_tiles * heads) * sizeof(int32_t));
 }
 
+/* Returns the rows of the packed queries of a head. Each sequence begins at an even row. */
+static int64_t count_packed_rows(int64_t rows, int64_t sequences)
+{
+    return (rows + sequences + 1 + 15) / 16 * 16;
+}
+
+/* Returns the floats of the packed queries of a head: q, d_o, dot, lse. */
+static int64_t count_packed_floats(int64_t packed_rows, int64_t width)
+{
+    return packed_rows * (2 * attention_padded_width(width) + 2);
+}
+
+/* Returns the bytes of f32 sums for dq, if dq cannot hold them. */
+static size_t compute_sums_bytes(enum dtype dtype, int64_t width, int64_t rows, int heads)
+{
+    int64_t padded = attention_padded_width(width);
+    bool is_needed = dtype != DTYPE_F32 || padded != width;
+    return is_needed ? cpu_scratch_align((size_t)(rows * heads * padded) * sizeof(float)) : 0;
+}
+
 /* The limits do not contain the number of key-value heads, so the scratch memory is sized for
  * several query heads per key-value head. */
 size_t CPU(attention_scratch)(enum dtype dtype, int threads, const struct kernels_limits *limits)
 {
-    (void)dtype;
     int64_t padded = attention_padded_width(limits->head_width);
     int64_t keys = limits->sequence > KEYS ? limits->sequence : KEYS;
     size_t forward = attention_forward_floats(padded);
     size_t backward = limits->training ? count_workspace_floats(padded, limits->sequence, keys) : 0;
     size_t floats = forward > backward ? forward : backward;
-    size_t order = threads > 2 && limits->training
-                       ? compute_order_bytes(limits->rows / ROWS + limits->rows, limits->heads)
-                       : 0; /* a sequence has at least one row */
+    size_t order = 0;
+    if (threads > 2 && limits->training) { /* a sequence has at least one row */
+        int64_t rows = count_packed_rows(limits->rows, attention_most_sequences(threads));
+        int64_t floats_per_head = count_packed_floats(rows, limits->head_width);
+        order = compute_order_bytes(limits->rows / ROWS + limits->rows, limits->heads) +
+                compute_sums_bytes(dtype, limits->head_width, limits->rows, limits->heads) +
+                cpu_scratch_align((size_t)(floats_per_head * limits->heads) * sizeof(float));
+    }
     return (size_t)threads * cpu_scratch_align(floats * sizeof(float)) + order +
            attention_bias_scratch(threads, limits);
 }
@@ -181,7 +206,7 @@ static void compute_probabilities_row(const struct workspace *w, const struct at
         }
         vector_store(p + c, value);
     }
-    for (int64_t c = (columns + VECTOR_LANES - 1) / VECTOR_LANES * VECTOR_LANES; c < KEYS;
+    for (int64_t c = (columns + VECTOR_LANES - 1) / VECTOR_LANES * VECTOR_LANES; c < t->keys;
          c += VECTOR_LANES) {
         vector_store(p + c, vector_set(0));
         vector_store(w->ds + row * KEYS + c, vector_set(0));
@@ -226,7 +251,7 @@ static void pack_row_pairs(const struct workspace *w, const struct tile *t, int6
 {
     bool both = row + 1 < t->rows;
     float *p = w->p + row * KEYS, *ds = w->ds + row * KEYS;
-    for (int64_t c = 0; c < KEYS; c += VECTOR_LANES) {
+    for (int64_t c = 0; c < t->keys; c += VECTOR_LANES) {
         vector low = vector_load(ds + c), high = both ? vector_load(ds + KEYS + c) : vector_set(0);
         vector p_high = both ? vector_load(p + KEYS + c) : vector_set(0);
         vector_store(w->p + row / 2 * KEYS + c, attention_pair(vector_load(p + c), p_high));
@@ -332,12 +357,17 @@ static bool is_tile_visible(const struct attention_head *h, const struct tile *t
 
 /* ---- additions to dq by several threads ---- */
 
-/* Several threads add the products of different tiles of keys to dq itself. Each tile of queries of
- * a head has a counter: the number of the tile of keys that is added next. Therefore the order is
- * the same as with one thread. */
+/* Several threads add the products of different keys to the same sums for dq. Each tile of queries
+ * of a head has a counter: the number of the work item that is added next. Therefore the order is
+ * the same as with one thread. The sums are in dq itself, or in scratch memory if dq is not f32 or
+ * its heads are not whole vectors. */
 struct dq_order {
     _Atomic int32_t *next;
+    int64_t item_keys; /* keys of a work item */
     struct tensor dq;
+    float *sums;   /* [heads][rows][padded], or NULL */
+    float *packed; /* [heads] packed queries, which all work items read */
+    int64_t packed_rows;
 };
 
 static int64_t count_query_tiles(const struct attention *a)
@@ -352,76 +382,135 @@ static _Atomic int32_t *get_next(const struct dq_order *order, const struct atte
     return &order->next[tile * h->a->heads + h->head];
 }
 
-static float *get_dq(const struct dq_order *order, const struct attention_head *h, int64_t query)
+/* Returns the distance of two rows of the sums. */
+static int64_t get_sums_stride(const struct workspace *w, const struct dq_order *order)
 {
-    return (float *)order->dq.data + (h->first_q + query) * order->dq.stride +
-           h->head * h->a->head_width;
+    return order->sums != NULL ? w->padded : order->dq.stride;
 }
 
-/* Sets dq to 0 and each counter to the first tile of keys. Call it in a parallel region. */
-static void begin_dq_order(const struct dq_order *order, const struct attention *a,
+/* Returns the sums of a query. */
+static float *get_sums(const struct workspace *w, const struct dq_order *order,
+                       const struct attention_head *h, int64_t query)
+{
+    int64_t row = h->first_q + query;
+    return order->sums != NULL
+               ? order->sums + (h->head * order->dq.rows + row) * w->padded
+               : (float *)order->dq.data + row * order->dq.stride + h->head * h->a->head_width;
+}
+
+/* Sets dq and the sums of a query to 0. */
+static void clear_query(const struct workspace *w, const struct dq_order *order,
+                        const struct attention_head *h, int64_t query)
+{
+    size_t size = dtype_bytes(order->dq.dtype), width = (size_t)h->a->head_width;
+    size_t at = (size_t)((h->first_q + query) * order->dq.stride) + (size_t)h->head * width;
+    memset((char *)order->dq.data + at * size, 0, width * size);
+    if (order->sums != NULL) {
+        memset(get_sums(w, order, h, query), 0, (size_t)w->padded * sizeof(float));
+    }
+}
+
+/* Returns a workspace with the packed queries of a head instead of those of the thread. */
+static struct workspace use_packed_queries(const struct workspace *w, const struct dq_order *order,
+                                           const struct attention_head *h, int64_t sequence)
+{
+    struct workspace r = *w;
+    int64_t rows = order->packed_rows, first = (h->first_q + sequence + 1) / 2 * 2;
+    int64_t floats = rows * w->padded / (w->layout.pairs ? 2 : 1); /* of one matrix */
+    float *memory = order->packed + h->head * count_packed_floats(rows, h->a->head_width);
+    r.q = memory + first * w->padded / (w->layout.pairs ? 2 : 1);
+    r.d_o = r.q + floats;
+    r.q_operand = w->layout.pairs ? memory + 2 * floats + first * w->layout.stride : r.q;
+    r.d_o_operand = r.q_operand + floats;
+    r.dot = memory + 2 * rows * w->padded + first;
+    r.lse = r.dot + rows;
+    return r;
+}
+
+/* Packs a tile of queries, sets its sums to 0 and its counter to the first work item. */
+static void begin_query_tile(const struct workspace *w, const struct dq_order *order,
+                             const struct attention_head *h, struct tensors v, int64_t sequence,
+                             int64_t query)
+{
+    struct workspace packed = use_packed_queries(w, order, h, sequence);
+    int64_t last = query + ROWS < h->queries ? query + ROWS : h->queries;
+    prepare_rows(&packed, h, v, (struct cpu_range){query, last});
+    for (int64_t i = query; i < last; i++) {
+        clear_query(w, order, h, i);
+    }
+    *get_next(order, h, sequence, query) =
+        (int32_t)(attention_visible_keys(h, query).first / order->item_keys);
+}
+
+/* Begins all tiles of queries. Call it in a parallel region. */
+static void begin_dq_order(const struct workspace *w, const struct dq_order *order,
+                           struct tensors v, const struct attention *a,
                            const struct attention_distances *d)
 {
-    int64_t heads = a->sequences * a->heads;
+    int64_t heads = a->sequences * a->heads, tiles = (a->longest_q + ROWS - 1) / ROWS;
 #pragma omp for schedule(static)
-    for (int64_t item = 0; item < heads; item++) {
-        int64_t sequence = item / a->heads;
-        struct attention_head h = attention_make_head(a, d, sequence, item % a->heads);
-        for (int64_t query = 0; query < h.queries; query++) {
-            memset(get_dq(order, &h, query), 0, (size_t)a->head_width * sizeof(float));
-            if (query % ROWS == 0) {
-                *get_next(order, &h, sequence, query) =
-                    (int32_t)(attention_visible_keys(&h, query).first / KEYS);
-            }
+    for (int64_t i = 0; i < tiles * heads; i++) {
+        int64_t sequence = i / tiles / a->heads, query = i % tiles * ROWS;
+        struct attention_head h = attention_make_head(a, d, sequence, i / tiles % a->heads);
+        if (query < h.queries) {
+            begin_query_tile(w, order, &h, v, sequence, query);
         }
     }
 }
 
-static void scale_dq(const struct dq_order *order, const struct attention_head *h,
-                     const struct tile *t)
+/* Writes the sums of a tile of queries to dq, times the scale. */
+static void finish_dq(const struct workspace *w, const struct dq_order *order,
+                      const struct attention_head *h, const struct tile *t)
 {
+    int64_t width = h->a->head_width;
+    if (order->sums != NULL) {
+        attention_unpack(order->dq, h->first_q + t->query, t->rows, h->head * width, width, t->dq,
+                         h->a->scale);
+        return;
+    }
     vector scale = vector_set(h->a->scale);
     for (int64_t i = 0; i < t->rows; i++) {
-        float *dq = t->dq + i * order->dq.stride;
-        for (int64_t c = 0; c < h->a->head_width; c += VECTOR_LANES) {
+        float *dq = t->dq + i * get_sums_stride(w, order);
+        for (int64_t c = 0; c < width; c += VECTOR_LANES) {
             vector_store(dq + c, scale * vector_load(dq + c));
         }
     }
 }
 
-/* Waits until the products of the earlier tiles of keys have been added. Then adds the products of
- * t. The last tile also multiplies dq by the scale. */
+/* Waits until the products of the earlier work items have been added. Then adds the products of t.
+ * The last item also multiplies the sums by the scale. */
 static void add_dq_in_order(const struct workspace *w, const struct attention_head *h,
                             struct tile *t, const struct dq_order *order, int64_t sequence)
 {
     enum { SPINS = 1000 };
     _Atomic int32_t *next = get_next(order, h, sequence, t->query);
-    int32_t number = (int32_t)(t->key / KEYS);
+    int32_t number = (int32_t)(t->key / order->item_keys);
     for (int i = 0; atomic_load_explicit(next, memory_order_acquire) != number; i++) {
         if (i >= SPINS) {
             sched_yield(); /* there may be more threads than cores */
         }
     }
-    t->dq = get_dq(order, h, t->query);
-    t->dq_stride = order->dq.stride;
+    t->dq = get_sums(w, order, h, t->query);
+    t->dq_stride = get_sums_stride(w, order);
     accumulate_dq(w, h, t);
     if (attention_visible_keys(h, t->query + t->rows - 1).last <= t->key + t->keys) {
-        scale_dq(order, h, t);
+        finish_dq(w, order, h, t);
     }
     atomic_store_explicit(next, number + 1, memory_order_release);
 }
 
 /* ---- work items ---- */
 
-/* Processes all queries of a head with one tile of keys. With an order, it also prepares their rows
- * and adds to dq in this order. */
+/* Processes all queries of a head with one tile of keys. With an order, the tile has the keys of a
+ * work item, and dq is added in this order. */
 static void process_key_tile(const struct workspace *w, const struct attention_head *h,
                              struct tensors v, int64_t sequence, int64_t key,
                              const struct dq_order *order)
 {
     int64_t width = h->a->head_width, row = h->first_k + key, column = h->kv_head * width;
     int64_t group = h->a->heads / h->a->kv_heads, member = h->head % group;
-    struct tile t = {.key = key, .keys = h->keys - key < KEYS ? h->keys - key : KEYS};
+    int64_t most = order != NULL ? order->item_keys : KEYS;
+    struct tile t = {.key = key, .keys = h->keys - key < most ? h->keys - key : most};
     size_t offset = w->is_kv_shared ? (size_t)(key * w->padded) : 0;
     t.dkeys = w->dkeys + offset;
     t.dvalues = w->dvalues + offset;
@@ -436,9 +525,6 @@ static void process_key_tile(const struct workspace *w, const struct attention_h
         t.rows = h->queries - t.query < ROWS ? h->queries - t.query : ROWS;
         if (!is_tile_visible(h, &t)) {
             continue;
-        }
-        if (order != NULL) {
-            prepare_rows(w, h, v, (struct cpu_range){t.query, t.query + t.rows});
         }
         compute_tile_scores(w, h, &t);
         accumulate_dk_dv(w, h, &t);
@@ -483,46 +569,53 @@ static void process_thread_items(const struct workspace *w, const struct attenti
                                  int threads)
 {
     for (int64_t i = 0; i < a->sequences; i++) {
-        int64_t item = i % ATTENTION_BIAS_PARTS * a->kv_heads;
         for (int64_t kv_head = 0; kv_head < a->kv_heads; kv_head++) {
-            if (item++ % threads == thread) {
+            if (attention_head_thread(a, i, kv_head, threads) == thread) {
                 process_kv_head(w, a, d, v, i, kv_head);
             }
         }
     }
 }
 
-/* Processes tiles of keys; a thread takes the next one when it is idle. The first tiles of the
- * sequences are first: add_dq_in_order then waits only for tiles that a thread has taken before,
- * and causal tiles at the beginning have the most queries. Call it in a parallel region. */
-static void process_key_tiles(const struct workspace *w, const struct attention *a,
-                              const struct attention_distances *d, struct tensors v,
-                              const struct dq_order *order)
+/* Processes the keys of work items; a thread takes the next one when it is idle. Call it in a
+ * parallel region. */
+static void process_items(const struct workspace *w, const struct attention *a,
+                          const struct attention_distances *d, struct tensors v,
+                          const struct dq_order *order)
 {
-    int64_t group = a->heads / a->kv_heads, kv_heads = a->sequences * a->kv_heads;
-    int64_t tiles = (a->longest_k + KEYS - 1) / KEYS;
-    begin_dq_order(order, a, d);
+    int64_t group = a->heads / a->kv_heads, items = attention_count_items(a, order->item_keys);
+    begin_dq_order(w, order, v, a, d);
 #pragma omp for schedule(monotonic : dynamic, 1)
-    for (int64_t item = 0; item < tiles * kv_heads; item++) {
-        int64_t key = item / kv_heads * KEYS, sequence = item % kv_heads / a->kv_heads;
-        for (int64_t i = 0; i < group; i++) {
+    for (int64_t i = 0; i < items; i++) {
+        struct attention_item item = attention_get_item(a, order->item_keys, i);
+        for (int64_t j = 0; j < group; j++) {
             struct attention_head h =
-                attention_make_head(a, d, sequence, item % a->kv_heads * group + i);
-            if (key < h.keys) {
-                process_key_tile(w, &h, v, sequence, key, order);
+                attention_make_head(a, d, item.sequence, item.kv_head * group + j);
+            if (item.key < h.keys) {
+                struct workspace packed = use_packed_queries(w, order, &h, item.sequence);
+                process_key_tile(&packed, &h, v, item.sequence, item.key, order);
             }
         }
     }
 }
 
-/* Returns whether tiles of keys are work items. dq has to be f32 and whole vectors wide, because it
- * holds the sums. */
-static bool use_key_tiles(const struct attention *a, const struct tensor *dq, int threads)
+/* Allocates the counters, sums and packed queries of *order. */
+static status allocate_order(struct arena *scratch, const struct attention *a,
+                             struct dq_order *order)
 {
-    return attention_divide_further(a->sequences * a->kv_heads, attention_has_equal_sequences(a),
-                                    threads) &&
-           dq->dtype == DTYPE_F32 && a->head_width == attention_padded_width(a->head_width) &&
-           a->bias.gradient.data == NULL && a->shared_prefix_offsets == NULL;
+    void *memory;
+    size_t bytes = compute_sums_bytes(order->dq.dtype, a->head_width, order->dq.rows, a->heads);
+    TRY(arena_take(scratch, compute_order_bytes(count_query_tiles(a), a->heads), &memory));
+    order->next = memory;
+    if (bytes > 0) {
+        TRY(arena_take(scratch, bytes, &memory));
+        order->sums = memory;
+    }
+    order->packed_rows = count_packed_rows(order->dq.rows, a->sequences);
+    int64_t floats = count_packed_floats(order->packed_rows, a->head_width) * a->heads;
+    TRY(arena_take(scratch, (size_t)floats * sizeof(float), &memory));
+    order->packed = memory;
+    return STATUS_OK;
 }
 
 status CPU(attention_backward)(struct kernels *k, struct tensor dq, struct tensor dkeys,
@@ -536,17 +629,14 @@ status CPU(attention_backward)(struct kernels *k, struct tensor dq, struct tenso
     int64_t summed = count_accumulated_keys(a->heads, a->kv_heads, a->longest_k);
     size_t bytes =
         cpu_scratch_align(count_workspace_floats(padded, a->longest_q, summed) * sizeof(float));
-    void *memory, *counters = NULL;
+    void *memory;
     struct attention_distances distances;
     TRY(attention_bias_make(&distances, scratch, a, true, k->threads));
     TRY(arena_take(scratch, (size_t)k->threads * bytes, &memory));
     struct tensors v = {dq, dkeys, dvalues, d_o, q, keys, values, o, lse};
-    bool key_tiles = use_key_tiles(a, &dq, k->threads);
-    struct dq_order order = {.dq = dq};
-    if (key_tiles) {
-        TRY(arena_take(scratch, compute_order_bytes(count_query_tiles(a), a->heads), &counters));
-        order.next = counters;
-    }
+    struct dq_order order = {.item_keys = attention_item_keys(a, k->threads), .dq = dq};
+    bool divide = order.item_keys > 0;
+    TRY(divide ? allocate_order(scratch, a, &order) : STATUS_OK);
 #pragma omp parallel num_threads(k->threads)
     {
         int thread = omp_get_thread_num();
@@ -558,13 +648,13 @@ status CPU(attention_backward)(struct kernels *k, struct tensor dq, struct tenso
             w.d_o_operand = w.d_o;
             w.ds_operand = w.ds;
         }
-        w.is_kv_shared = !key_tiles && a->heads != a->kv_heads;
+        w.is_kv_shared = !divide && a->heads != a->kv_heads;
         if (distances.parts != NULL) {
             char *sums = (char *)distances.sums + (size_t)thread * distances.thread_bytes;
             w.bias_sums = (float *)(void *)sums;
         }
-        if (key_tiles) {
-            process_key_tiles(&w, a, &distances, v, &order);
+        if (divide) {
+            process_items(&w, a, &distances, v, &order);
         } else {
             process_thread_items(&w, a, &distances, v, thread, omp_get_num_threads());
         }

@@ -10,8 +10,6 @@
 
 #include "kernels/cpu/attention/attention_tile.h"
 
-enum { ATTENTION_BIAS_PARTS = 64 };
-
 /* attention_bias_span - return the number of distances of a call. The last ones are padding, for
  * whole vectors. */
 static inline int64_t attention_bias_span(int64_t longest_q, int64_t longest_k)

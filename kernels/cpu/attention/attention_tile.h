@@ -1,4 +1,4 @@
-/* Code that the forward and backward pass of attention share: visible keys, packing of tiles, GEMM.
+/* Code that the forward and backward pass of attention share: packing of tiles, GEMM.
  *
  * Packing   A tile of one head is copied out of the strided rows. Their stride, a multiple of a
  *           fraction of a page, would make cache sets collide. Packing also converts bf16 to f32
@@ -10,21 +10,16 @@
 
 #include <math.h>
 
-#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/attention/attention_division.h"
 #include "kernels/cpu/dropout.h"
 #include "kernels/cpu/math.h"
 #include "kernels/cpu/vector.h"
 
-enum {
-    ATTENTION_QUERIES = 256, /* query rows for which the forward pass packs a tile of keys once */
-    ATTENTION_KEYS = 64,     /* keys of a tile: whole vectors in every instruction set */
-    ATTENTION_GROUP = 6,     /* rows of a register block */
 #if defined(VECTOR_AVX512)
-    ATTENTION_VECTORS = 4, /* columns of a register block: 24 of 32 registers are sums */
+enum { ATTENTION_VECTORS = 4 }; /* columns of a register block: 24 of 32 registers are sums */
 #else
-    ATTENTION_VECTORS = 2, /* 12 of 16 registers */
+enum { ATTENTION_VECTORS = 2 }; /* 12 of 16 registers */
 #endif
-};
 
 /* With AVX-512 BF16 the processor multiplies pairs of bf16, at twice the speed of f32. All seven
  * GEMMs use it if the operands are bf16. q k^T and d_o v^T are as exact as in f32. The other five
@@ -36,106 +31,6 @@ enum { ATTENTION_PAIRS = 0 };
 #endif
 
 static const float attention_log2_e = 1.44269504088896340736f;
-
-/* The bias of a call by distance, and the memory for its gradient (attention_bias.h). Element i
- * belongs to the distance i - (longest_k - 1). */
-struct attention_distances {
-    int64_t span;     /* number of distances */
-    float *values;    /* [H][span] */
-    int32_t *buckets; /* [span] */
-    float *parts;     /* [PARTS][H][buckets] gradients; NULL: no gradient */
-    void *sums;       /* [threads][span] gradients of one head, thread_bytes apart */
-    size_t thread_bytes;
-};
-
-/* One head of one sequence. Rows of q, o and lse start at first_q, rows of keys and values
- * at first_k. */
-struct attention_head {
-    const struct attention *a;
-    int64_t head, kv_head;
-    int64_t first_q, queries;
-    int64_t first_k, keys;
-    struct cpu_range hidden; /* keys of the first response, hidden from queries after them */
-    const float *bias;       /* bias[j - i] of query i and key j; NULL: none */
-    bool is_modified;        /* the scores have a soft-cap or a bias */
-    float score_scale;       /* factor of the scores in a tile; 1 if they are modified */
-};
-
-/* attention_distance_zero - return the element of the distances for j - i = 0 in a sequence. */
-static inline int64_t attention_distance_zero(const struct attention *a, int64_t queries,
-                                              int64_t keys)
-{
-    return a->longest_k - 1 - (keys - queries);
-}
-
-/* attention_make_head - describe head `head` of a sequence. */
-static inline struct attention_head attention_make_head(const struct attention *a,
-                                                        const struct attention_distances *d,
-                                                        int64_t sequence, int64_t head)
-{
-    int64_t queries = a->cu_q[sequence + 1] - a->cu_q[sequence];
-    int64_t keys = a->cu_k[sequence + 1] - a->cu_k[sequence];
-    bool is_modified = a->softcap > 0 || d->span > 0;
-    const int32_t *offsets =
-        a->shared_prefix_offsets != NULL ? a->shared_prefix_offsets + 2 * sequence : NULL;
-    return (struct attention_head){
-        .hidden = {offsets != NULL ? offsets[0] : 0, offsets != NULL ? offsets[1] : 0},
-        .a = a,
-        .head = head,
-        .kv_head = head / (a->heads / a->kv_heads),
-        .first_q = a->cu_q[sequence],
-        .queries = queries,
-        .first_k = a->cu_k[sequence],
-        .keys = keys,
-        .bias = d->span > 0 ? d->values + head * d->span + attention_distance_zero(a, queries, keys)
-                            : NULL,
-        .is_modified = is_modified,
-        .score_scale = is_modified ? 1 : a->scale,
-    };
-}
-
-/* attention_dropout_element - return the dropout element index of a query and key 0. */
-static inline int64_t attention_dropout_element(const struct attention_head *h, int64_t query)
-{
-    int heads = h->a->all_heads > 0 ? h->a->all_heads : h->a->heads;
-    int64_t pitch = attention_dropout_pitch(h->a->longest_k);
-    return ((h->first_q + query) * heads + h->a->first_head + h->head) * pitch;
-}
-
-/* attention_visible_keys - return the keys [first, last) of query i; both ends increase with i. */
-static inline struct cpu_range attention_visible_keys(const struct attention_head *h, int64_t i)
-{
-    int64_t position = i + h->keys - h->queries, window = h->a->window; /* of the key that is i */
-    int64_t last = h->a->causal ? position + 1 : window > 0 ? position + window : h->keys;
-    last = last < 0 ? 0 : last < h->keys ? last : h->keys;
-    int64_t first = window > 0 && position >= window ? position + 1 - window : 0;
-    return (struct cpu_range){first < last ? first : last, last};
-}
-
-/* attention_is_tile_hidden - return whether the keys [first, last) are hidden from all rows from
- * `query` on, because they belong to the first of two responses. */
-static inline bool attention_is_tile_hidden(const struct attention_head *h, int64_t query,
-                                            int64_t first, int64_t last)
-{
-    return query >= h->hidden.last && first >= h->hidden.first && last <= h->hidden.last;
-}
-
-/* The hidden keys [low, high) of a query within a tile; empty if low >= high. */
-struct attention_gap {
-    int32_t low, high;
-};
-
-/* attention_get_gap - return the keys of the tile at `key` to which query i does not attend. */
-static inline struct attention_gap attention_get_gap(const struct attention_head *h, int64_t i,
-                                                     int64_t key)
-{
-    if (i < h->hidden.last || key >= h->hidden.last || key + ATTENTION_KEYS <= h->hidden.first) {
-        return (struct attention_gap){0, 0};
-    }
-    int64_t low = h->hidden.first - key, high = h->hidden.last - key;
-    return (struct attention_gap){(int32_t)(low < 0 ? 0 : low),
-                                  (int32_t)(high < ATTENTION_KEYS ? high : ATTENTION_KEYS)};
-}
 
 /* attention_modify_scores - replace the products q k^T of a row by scores: scale, soft-cap, bias.
  *
@@ -170,22 +65,6 @@ static inline void attention_modify_scores(const struct attention_head *h, int64
 static inline int64_t attention_padded_width(int64_t head_width)
 {
     return (head_width + 15) / 16 * 16;
-}
-
-/* attention_divide_further - return whether this number of work items is too small for the threads.
- * One or two threads need no further division. More threads need none if each one gets the same
- * number of equal items. */
-static inline bool attention_divide_further(int64_t items, bool are_equal, int threads)
-{
-    enum { ITEMS_PER_THREAD = 8 };
-    return threads > 2 && items < (int64_t)ITEMS_PER_THREAD * threads &&
-           !(are_equal && items % threads == 0);
-}
-
-/* attention_has_equal_sequences - return whether all sequences have the same number of queries. */
-static inline bool attention_has_equal_sequences(const struct attention *a)
-{
-    return a->cu_q[a->sequences] - a->cu_q[0] == a->sequences * a->longest_q;
 }
 
 /* attention_forward_floats - return the floats of a thread's workspace in the forward pass.
@@ -258,12 +137,12 @@ CPU_INLINE void attention_transpose(vector square[VECTOR_LANES])
 }
 
 /* attention_pack_transposed_as - write the transpose of at most KEYS rows to to[width rounded
- * up][KEYS]; columns from `rows` on are 0. */
+ * up][KEYS]; the columns after `rows` up to a whole vector are 0. */
 CPU_INLINE void attention_pack_transposed_as(float *to, struct tensor t, enum dtype dtype,
                                              int64_t row, int64_t rows, int64_t column,
                                              int64_t width)
 {
-    for (int64_t r = 0; r < ATTENTION_KEYS; r += VECTOR_LANES) {
+    for (int64_t r = 0; r < rows; r += VECTOR_LANES) {
         for (int i = 0; i < VECTOR_LANES; i++) {
             cpu_prefetch(t, row + r + VECTOR_LANES + i, column, width);
         }
@@ -340,7 +219,7 @@ static inline void attention_pack_right(float *to, struct tensor t, int64_t row,
         attention_pack_transposed(to, t, row, rows, column, width);
         return;
     }
-    for (int64_t r = 0; r < ATTENTION_KEYS; r += VECTOR_LANES) {
+    for (int64_t r = 0; r < rows; r += VECTOR_LANES) {
         for (int64_t c = 0; c < f.inner; c += VECTOR_LANES) {
             int64_t left = width - 2 * c < 2 * VECTOR_LANES ? width - 2 * c : 2 * VECTOR_LANES;
             vector square[VECTOR_LANES];

@@ -1,0 +1,161 @@
+/* The division of attention over the threads.
+ *
+ * Forward   The rows of all queries are in the order of their sequences, heads and numbers. Each
+ *           thread has one range of them. The ranges have almost equal work. The work is the number
+ *           of scores that are computed. A range begins at a group of ATTENTION_GROUP rows, so the
+ *           register blocks are the same with any number of threads.
+ * Backward  With few threads, a work item is a key-value head of a sequence. Otherwise a work item
+ *           is a tile of keys of such a head, and a thread takes the next item when it is idle. If
+ *           there are still few items, each of them has fewer keys. */
+#pragma once
+
+#include "kernels/cpu/attention/attention_head.h"
+
+/* ---- forward ---- */
+
+/* A row of a head. The heads of all sequences are numbered: sequence * H + head. */
+struct attention_position {
+    int64_t head, row;
+};
+
+/* attention_next_group - return the first row after the group of rows that begins at `row`. */
+static inline int64_t attention_next_group(const struct attention_head *h, int64_t row)
+{
+    int64_t block = row / ATTENTION_QUERIES * ATTENTION_QUERIES;
+    int64_t next = block + ((row - block) / ATTENTION_GROUP + 1) * ATTENTION_GROUP;
+    next = next < block + ATTENTION_QUERIES ? next : block + ATTENTION_QUERIES;
+    return next < h->queries ? next : h->queries;
+}
+
+/* attention_group_work - return the number of scores of the group of rows that begins at `row`. A
+ * row without keys counts as one score. */
+static inline int64_t attention_group_work(const struct attention_head *h, int64_t row)
+{
+    int64_t next = attention_next_group(h, row);
+    int64_t first = attention_visible_keys(h, row).first;
+    int64_t keys = attention_visible_keys(h, next - 1).last - first;
+    return (next - row) * (keys > 0 ? keys : 1);
+}
+
+/* attention_head_work - return the number of scores of a head. */
+static inline int64_t attention_head_work(const struct attention_head *h)
+{
+    int64_t work = 0;
+    for (int64_t row = 0; row < h->queries; row = attention_next_group(h, row)) {
+        work += attention_group_work(h, row);
+    }
+    return work;
+}
+
+/* attention_find_row - return the row of a head at which this much work has been done, rounded to
+ * the nearest group. */
+static inline int64_t attention_find_row(const struct attention_head *h, int64_t work)
+{
+    int64_t row = 0, done = 0;
+    while (row < h->queries) {
+        int64_t group = attention_group_work(h, row);
+        if (2 * (work - done) <= group) {
+            break;
+        }
+        done += group;
+        row = attention_next_group(h, row);
+    }
+    return row;
+}
+
+/* attention_range_begin - return where the rows of a thread begin. They end where the rows of the
+ * next thread begin. */
+static inline struct attention_position attention_range_begin(const struct attention *a, int thread,
+                                                              int threads)
+{
+    const struct attention_distances none = {0};
+    int64_t total = 0;
+    for (int64_t i = 0; i < a->sequences; i++) {
+        struct attention_head h = attention_make_head(a, &none, i, 0);
+        total += attention_head_work(&h) * a->heads;
+    }
+    int64_t before = total / threads * thread + total % threads * thread / threads;
+    for (int64_t i = 0; i < a->sequences; i++) {
+        struct attention_head h = attention_make_head(a, &none, i, 0);
+        int64_t work = attention_head_work(&h);
+        if (before < work * a->heads) {
+            int64_t row = attention_find_row(&h, before % work);
+            return (struct attention_position){i * a->heads + before / work, row};
+        }
+        before -= work * a->heads;
+    }
+    return (struct attention_position){a->sequences * a->heads, 0};
+}
+
+/* ---- backward ---- */
+
+/* The sequences i, i + ATTENTION_BIAS_PARTS, ... have the same thread if whole heads are items
+ * (attention_bias.h). */
+enum { ATTENTION_BIAS_PARTS = 64 };
+
+/* attention_head_thread - return the thread of a key-value head if whole heads are work items. */
+static inline int attention_head_thread(const struct attention *a, int64_t sequence,
+                                        int64_t kv_head, int threads)
+{
+    return (int)((sequence % ATTENTION_BIAS_PARTS * a->kv_heads + kv_head) % threads);
+}
+
+/* A work item: the keys from `key` on. */
+struct attention_item {
+    int64_t sequence, kv_head, key;
+};
+
+/* attention_count_items - return the number of work items with at most `keys` keys. */
+static inline int64_t attention_count_items(const struct attention *a, int64_t keys)
+{
+    return (a->longest_k + keys - 1) / keys * a->sequences * a->kv_heads;
+}
+
+/* attention_get_item - return work item `index`.
+ *
+ * The first keys of all sequences are first. A thread then waits only for items that another thread
+ * has taken before, and causal items with the most queries are first. */
+static inline struct attention_item attention_get_item(const struct attention *a, int64_t keys,
+                                                       int64_t index)
+{
+    int64_t heads = a->sequences * a->kv_heads;
+    return (struct attention_item){index % heads / a->kv_heads, index % a->kv_heads,
+                                   index / heads * keys};
+}
+
+enum { ATTENTION_ITEMS_PER_THREAD = 8 };
+
+/* attention_most_sequences - return more sequences than any call has that is divided further. */
+static inline int64_t attention_most_sequences(int threads)
+{
+    return (int64_t)ATTENTION_ITEMS_PER_THREAD * threads;
+}
+
+/* attention_divide_further - return whether whole heads are too few work items for the threads. One
+ * or two threads need no further division. More threads need none if each one gets the same number
+ * of equal items. The gradient of a bias and shared prefixes need whole heads. */
+static inline bool attention_divide_further(const struct attention *a, int threads)
+{
+    int64_t items = a->sequences * a->kv_heads;
+    bool are_equal = a->cu_q[a->sequences] - a->cu_q[0] == a->sequences * a->longest_q;
+    bool is_possible = a->bias.gradient.data == NULL && a->shared_prefix_offsets == NULL;
+    return is_possible && threads > 2 && items < (int64_t)ATTENTION_ITEMS_PER_THREAD * threads &&
+           !(are_equal && items % threads == 0);
+}
+
+/* attention_item_keys - return the largest number of keys of a work item; 0: whole heads are items.
+ * Half a tile costs 4 to 25 % more CPU time than a tile, and a quarter costs 28 to 63 % more. A
+ * quarter is therefore slower even if fewer threads are idle. */
+static inline int64_t attention_item_keys(const struct attention *a, int threads)
+{
+    enum { KEYS_MIN = 32, ITEMS_PER_THREAD = 5 };
+    int64_t keys = ATTENTION_KEYS;
+    if (!attention_divide_further(a, threads)) {
+        return 0;
+    }
+    while (keys > KEYS_MIN &&
+           attention_count_items(a, keys) < (int64_t)ITEMS_PER_THREAD * threads) {
+        keys /= 2;
+    }
+    return keys;
+}

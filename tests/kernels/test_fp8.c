@@ -452,9 +452,8 @@ static void test_refused(struct kernels *k, int64_t inner, int64_t outputs)
     struct operands o = make_operands(k, &s);
     struct results r = make_results(k, &s);
     struct tensor none = tensor_absent(), scales = make_scales(0, 0, 0);
-    CHECK(fp8_linear_forward(k, r.y, none, none, o.x, o.w, none, scales, ACTIVATION_NONE) ==
-          STATUS_INTERNAL);
-    status_clear();
+    CHECK_FAILS(fp8_linear_forward(k, r.y, none, none, o.x, o.w, none, scales, ACTIVATION_NONE),
+                STATUS_INTERNAL, "the sizes of w must be multiples of");
     operation_release(&scales);
     release_operands(&o);
     release_results(&r);
@@ -475,8 +474,7 @@ static void test_refused_arguments(struct kernels *k)
     CHECK_FAILS(fp8_linear_backward_input(k, r.dx, (struct bias_gradient){0}, none, o.dy, o.w,
                                           misaligned, ACTIVATION_NONE, none),
                 STATUS_INTERNAL, "the rows of scales are not aligned to 16 bytes");
-    CHECK_FAILS(fp8_linear_forward(k, r.y, none, none, o.x, o.w, none, scales,
-                                   (enum activation)ACTIVATIONS),
+    CHECK_FAILS(fp8_linear_forward(k, r.y, none, none, o.x, o.w, none, scales, ACTIVATIONS),
                 STATUS_INTERNAL, "fp8_linear_forward: activation");
     operation_release(&scales);
     release_operands(&o);

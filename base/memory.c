@@ -42,6 +42,19 @@ status memory_grow_capacity(void *pointer, int64_t *capacity, int64_t needed, si
     return STATUS_OK;
 }
 
+status memory_copy_text(char **out, const char *text, const char *what)
+{
+    *out = NULL;
+    return text != NULL ? memory_copy_bytes(out, text, strlen(text), what) : STATUS_OK;
+}
+
+status memory_copy_bytes(char **out, const char *text, size_t bytes, const char *what)
+{
+    *out = strndup(text, bytes);
+    REQUIRE(*out != NULL, STATUS_INTERNAL, "out of memory for %s: %zu bytes", what, bytes);
+    return STATUS_OK;
+}
+
 void *memory_allocate_aligned(size_t bytes)
 {
     size_t alignment = bytes >= HUGE_PAGE_BYTES ? HUGE_PAGE_BYTES : CACHE_LINE_BYTES;

@@ -57,6 +57,18 @@ static inline status memory_reserve(void *pointer, int64_t *capacity, int64_t ne
                : memory_grow_capacity(pointer, capacity, needed, element_bytes, what);
 }
 
+/* memory_copy_text - copy a text; a missing text (NULL) gives NULL.
+ *
+ * Memory    the caller frees *out with free(); it is NULL after an error
+ * Errors    STATUS_INTERNAL "out of memory for WHAT" */
+status memory_copy_text(char **out, const char *text, const char *what);
+
+/* memory_copy_bytes - copy the first bytes of a text, and append a NUL.
+ *
+ * Memory    the caller frees *out with free(); it is NULL after an error
+ * Errors    STATUS_INTERNAL "out of memory for WHAT" */
+status memory_copy_bytes(char **out, const char *text, size_t bytes, const char *what);
+
 /* memory_allocate_aligned - allocate zeroed memory that is aligned to a cache line.
  *
  * Blocks of 2 MiB or more are aligned to a huge page, and the kernel is requested to use huge

@@ -30,7 +30,11 @@ plain_allocation+='|^trainer/(main|cli/output/prepare_report|formats/checkpoint/
 plain_allocation+='|^trainer/inference/server/(http|token_json)\.c$'
 plain_allocation+='|^trainer/logging/(json_text|report/figures|report/page)\.c$'
 plain_allocation+='|^trainer/library/examples/'
-readonly plain_allocation
+# These files call strdup and check the result.
+plain_copy='^datasets/(chat/known_jinja|prepare/rows)\.c$|^trainer/cli/(inspect_run|tokenizer)\.c$'
+plain_copy+='|^trainer/(formats/checkpoint/[a-z_]+|logging/report/chart|recipe/yaml)\.c$'
+plain_copy+='|^trainer/library/examples/'
+readonly plain_allocation plain_copy
 here=$(cd "$(dirname "$0")" && pwd)
 
 usage() {
@@ -122,6 +126,8 @@ check_rules() {
     check_lines memory "use ALLOCATE, GROW or RESERVE (base/memory.h)" \
         '\b(malloc|calloc|realloc)\(' '^(comm|datasets|kernels|trainer)/.*\.(c|h|cu|cuh)$' \
         "$plain_allocation"
+    check_lines memory "use memory_copy_text or memory_copy_bytes (base/memory.h)" \
+        '\bstrn?dup\(' '^(comm|datasets|kernels|trainer)/.*\.(c|h|cu|cuh)$' "$plain_copy"
     check_lines history "a name with history" '\b[a-z_]+_(old|new2|v2|bak)\(' "$c_files"
     check_lines blanks "a tab" "$(printf '\t')" "$text"
     check_lines blanks "a blank at the end of the line" ' $' "$text|\.txt\$"

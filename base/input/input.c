@@ -444,11 +444,13 @@ status input_keep(const char *path, const char *folder)
         result = copy_stream(&in, file, folder);
         input_close(&in);
     }
-    char *name = result == STATUS_OK ? strdup(path) : NULL;
-    if (name == NULL) {
+    char *name = NULL;
+    if (result == STATUS_OK) {
+        result = memory_copy_text(&name, path, "the name of an input");
+    }
+    if (result != STATUS_OK) {
         close(file);
-        TRY(result);
-        RAISE(STATUS_INTERNAL, "out of memory while reading %s", path);
+        return result;
     }
     kept_streams[kept_count++] = (struct kept_stream){name, file};
     return STATUS_OK;

@@ -55,9 +55,7 @@ static status read_copy(const struct template_reader *r, const char *key, char *
 {
     const char *text;
     TRY(read_string(r, key, NULL, &text));
-    *out = text != NULL ? strdup(text) : NULL;
-    REQUIRE(text == NULL || *out != NULL, STATUS_INTERNAL, "out of memory for a chat template");
-    return STATUS_OK;
+    return memory_copy_text(out, text, "a chat template");
 }
 
 /* Finds the id of a template token; "{eos}" is the tokenizer's end-of-text token. Only special
@@ -114,8 +112,7 @@ static status split_literal(const struct template_reader *r, const char *text,
                             struct chat_literal *out)
 {
     size_t bytes = strlen(text), plain = 0;
-    out->text = strdup(text);
-    REQUIRE(out->text != NULL, STATUS_INTERNAL, "out of memory for a chat template");
+    TRY(memory_copy_text(&out->text, text, "a chat template"));
     TRY(ALLOCATE(out->parts, bytes + 1, "a chat template"));
     for (size_t at = 0; at < bytes;) {
         int token = find_token_at(r, text + at);

@@ -87,13 +87,6 @@ const char *instruction_templates_name(const struct instruction_templates *t, in
 
 /* ---- parsing ---- */
 
-static status copy_text(const char *text, size_t bytes, char **out)
-{
-    *out = strndup(text, bytes);
-    REQUIRE(*out != NULL, STATUS_INTERNAL, "out of memory for templates");
-    return STATUS_OK;
-}
-
 static status add_part(struct format *f, struct part **out)
 {
     REQUIRE(f->count < PARTS_MAX, STATUS_RECIPE, "more than %d fields and texts between them",
@@ -112,14 +105,14 @@ static status add_value(struct format *f, const char *text, size_t bytes)
     REQUIRE(length > 0, STATUS_RECIPE, "a field has no name; write {field}, and {{ for a brace");
     TRY(add_part(f, &part));
     f->fields++;
-    TRY(copy_text(text, length, &part->keys[part->key_count++]));
+    TRY(memory_copy_bytes(&part->keys[part->key_count++], text, length, "a template"));
     for (text += length; text < end; text += length + 2) {
         length = strcspn(text + 1, "[]{}");
         REQUIRE(text[0] == '[' && text[1 + length] == ']' && length > 0, STATUS_RECIPE,
                 "the field {%.*s} is neither {field} nor {field[key]}", (int)bytes, end - bytes);
         REQUIRE(part->key_count < KEYS_MAX, STATUS_RECIPE, "the field {%.*s} has too many keys",
                 (int)bytes, end - bytes);
-        TRY(copy_text(text + 1, length, &part->keys[part->key_count++]));
+        TRY(memory_copy_bytes(&part->keys[part->key_count++], text + 1, length, "a template"));
     }
     return STATUS_OK;
 }
@@ -138,7 +131,8 @@ static status parse_format(const char *text, struct format *f)
         struct part *part = NULL;
         if (literal.count > 0) {
             TRY_GOTO(result, done, add_part(f, &part));
-            TRY_GOTO(result, done, copy_text(literal.bytes, literal.count, &part->text));
+            TRY_GOTO(result, done,
+                     memory_copy_bytes(&part->text, literal.bytes, literal.count, "a template"));
             literal.count = 0;
         }
         if (text[i] != '\0') {
@@ -183,8 +177,8 @@ status instruction_templates_add(struct instruction_templates *t,
     struct instruction_template *item = NULL;
     TRY(ALLOCATE(item, 1, "templates"));
     t->items[t->count++] = item;
-    TRY(copy_text(text->name, strlen(text->name), &item->name));
-    TRY(copy_text(text->location, strlen(text->location), &item->location));
+    TRY(memory_copy_text(&item->name, text->name, "a template"));
+    TRY(memory_copy_text(&item->location, text->location, "a template"));
     TRY(parse_at(text, "input", text->input, &item->input));
     return parse_at(text, "target", text->target, &item->target);
 }

@@ -101,8 +101,7 @@ status labels_parse(const char *text, struct labels *out)
     if (file) {
         TRY(file_read(text, LABELS_TEXT_BYTES, &copy, &bytes));
     } else {
-        copy = strdup(text);
-        REQUIRE(copy != NULL, STATUS_INTERNAL, "out of memory for label names");
+        TRY(memory_copy_text(&copy, text, "label names"));
     }
     status result =
         is_json ? labels_parse_json(copy, text, out) : add_words(out, copy, file ? "\r\n" : ",");

@@ -135,8 +135,7 @@ status nvidia_shard_open(const char *path, struct nvidia_shard **out)
         s->bands[i].dataset = H5I_INVALID_HID;
     }
     status result = STATUS_OK;
-    s->path = strdup(path);
-    REQUIRE_GOTO(result, failed, s->path != NULL, STATUS_INTERNAL, "out of memory for a path");
+    TRY_GOTO(result, failed, memory_copy_text(&s->path, path, "a path"));
     TRY_GOTO(result, failed, h5file_open(path, &s->file));
     for (int i = 0; i < FIELDS; i++) {
         TRY_GOTO(result, failed, open_band(s, i));

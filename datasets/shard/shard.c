@@ -220,9 +220,8 @@ status shard_open(const char *path, struct shard **out)
     struct shard *s;
     TRY(ALLOCATE(s, 1, "a shard"));
     s->file = H5I_INVALID_HID;
-    s->path = strdup(path);
     status result = STATUS_OK;
-    REQUIRE_GOTO(result, failed, s->path != NULL, STATUS_INTERNAL, "out of memory for a path");
+    TRY_GOTO(result, failed, memory_copy_text(&s->path, path, "a path"));
     TRY_GOTO(result, failed, h5file_open_checked(path, &s->file));
     TRY_GOTO(result, failed, read_header(s));
     TRY_GOTO(result, failed, open_tokens(s));

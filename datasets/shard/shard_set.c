@@ -21,8 +21,7 @@ static status add_members(struct shard_set *set, const glob_t *found)
 {
     TRY(ALLOCATE(set->members, found->gl_pathc, "shards"));
     for (size_t i = 0; i < found->gl_pathc; i++) {
-        set->members[i].path = strdup(found->gl_pathv[i]);
-        REQUIRE(set->members[i].path != NULL, STATUS_INTERNAL, "out of memory for a path");
+        TRY(memory_copy_text(&set->members[i].path, found->gl_pathv[i], "a path"));
         set->count++;
     }
     qsort(set->members, (size_t)set->count, sizeof *set->members, compare_paths);
@@ -228,11 +227,8 @@ status shard_set_read_labels(const char *path, char **out)
     struct shard *shard = NULL;
     *out = NULL;
     status result = open_first_shard(path, &shard);
-    if (result == STATUS_OK && shard_labels(shard) != NULL) {
-        *out = strdup(shard_labels(shard));
-        if (*out == NULL) {
-            result = RAISE_STATUS(STATUS_INTERNAL, "out of memory for label names");
-        }
+    if (result == STATUS_OK) {
+        result = memory_copy_text(out, shard_labels(shard), "label names");
     }
     KEEP_FIRST(result, shard_close(&shard));
     return result;

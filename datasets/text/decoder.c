@@ -7,21 +7,14 @@
 #include "base/utf8.h"
 #include "datasets/text/unicode_form.h"
 
-static status copy_text(const char *text, char **out)
-{
-    *out = text == NULL ? NULL : strdup(text);
-    REQUIRE(text == NULL || *out != NULL, STATUS_INTERNAL, "out of memory for a decoder");
-    return STATUS_OK;
-}
-
 status decoder_add(struct decoder *d, const struct decoder_step *step)
 {
     TRY(GROW(d->steps, d->count + 1, "the steps of a decoder"));
     d->steps[d->count] = *step;
     d->steps[d->count].from = d->steps[d->count].to = NULL;
     d->count++;
-    TRY(copy_text(step->from, &d->steps[d->count - 1].from));
-    return copy_text(step->to, &d->steps[d->count - 1].to);
+    TRY(memory_copy_text(&d->steps[d->count - 1].from, step->from, "a decoder"));
+    return memory_copy_text(&d->steps[d->count - 1].to, step->to, "a decoder");
 }
 
 void decoder_free(struct decoder *d)

@@ -6,13 +6,6 @@
 #include "base/memory.h"
 #include "base/utf8.h"
 
-static status copy_text(const char *text, char **out)
-{
-    *out = text == NULL ? NULL : strdup(text);
-    REQUIRE(text == NULL || *out != NULL, STATUS_INTERNAL, "out of memory for a normalizer");
-    return STATUS_OK;
-}
-
 status normalizer_add(struct normalizer *n, const struct normalizer_step *step)
 {
     status result = GROW(n->steps, n->count + 1, "the steps of a normalizer");
@@ -23,8 +16,8 @@ status normalizer_add(struct normalizer *n, const struct normalizer_step *step)
     n->steps[n->count] = *step;
     n->steps[n->count].from = n->steps[n->count].to = NULL;
     n->count++;
-    TRY(copy_text(step->from, &n->steps[n->count - 1].from));
-    return copy_text(step->to, &n->steps[n->count - 1].to);
+    TRY(memory_copy_text(&n->steps[n->count - 1].from, step->from, "a normalizer"));
+    return memory_copy_text(&n->steps[n->count - 1].to, step->to, "a normalizer");
 }
 
 void normalizer_free(struct normalizer *n)

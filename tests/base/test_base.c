@@ -96,6 +96,22 @@ static void test_arrays(void)
     free(empty);
 }
 
+static void test_copies(void)
+{
+    char *copy = NULL;
+    CHECK_OK(memory_copy_text(&copy, "", "a text"));
+    CHECK_TEXT(copy, "");
+    free(copy);
+    CHECK_OK(memory_copy_text(&copy, "loss", "a text"));
+    CHECK_TEXT(copy, "loss");
+    free(copy);
+    CHECK_OK(memory_copy_text(&copy, NULL, "a text"));
+    CHECK(copy == NULL);
+    CHECK_OK(memory_copy_bytes(&copy, "loss", 2, "a text"));
+    CHECK_TEXT(copy, "lo");
+    free(copy);
+}
+
 /* An array keeps its elements while it grows, and n additions reallocate it O(log n) times. */
 static void test_reserve(void)
 {
@@ -242,6 +258,7 @@ int main(void)
 {
     test_status();
     test_arrays();
+    test_copies();
     test_reserve();
     test_arena();
     test_bf16();

@@ -195,3 +195,14 @@ char *strdup(const char *text)
     char *copy = allocation_fails(__builtin_return_address(0)) ? NULL : __libc_malloc(bytes);
     return copy != NULL ? memcpy(copy, text, bytes) : NULL;
 }
+
+char *strndup(const char *text, size_t bytes)
+{
+    bytes = strnlen(text, bytes);
+    char *copy = allocation_fails(__builtin_return_address(0)) ? NULL : __libc_malloc(bytes + 1);
+    if (copy != NULL) {
+        memcpy(copy, text, bytes);
+        copy[bytes] = '\0';
+    }
+    return copy;
+}

@@ -247,9 +247,7 @@ static status encode_target(const struct session *s, const struct request *q, st
     TRY(text_pair_encode_sequence(s->tokenizer, NULL, &text, TEXT_TARGET, q->source.target,
                                   &p->target));
     p->target.count--;
-    p->target_text = strdup(q->target);
-    REQUIRE(p->target_text != NULL, STATUS_INTERNAL, "out of memory for the target");
-    return STATUS_OK;
+    return memory_copy_text(&p->target_text, q->target, "the target");
 }
 
 /* Appends the tokens of the most probable target. */

@@ -127,8 +127,8 @@ static status visit_text(void *user, const char *line, size_t bytes, const char 
     const struct text_visit *v = user;
     TRY(text_input_check(&(struct text){line, bytes}));
     bool has_return = !v->has_columns && bytes > 0 && line[bytes - 1] == '\r';
-    char *text = strndup(line, bytes - has_return);
-    REQUIRE(text != NULL, STATUS_INTERNAL, "out of memory for a line of %zu bytes", bytes);
+    char *text = NULL;
+    TRY(memory_copy_bytes(&text, line, bytes - has_return, "a line"));
     status result = v->visit(v->b, text, bytes - has_return, second);
     free(text);
     return result;
@@ -174,9 +174,7 @@ status batch_query_add_tokens(struct batch_query *b, const char *text, const str
     if (!text_batch_fits(&b->batch, ids->count)) {
         TRY(batch_query_flush(b));
     }
-    char *copy = strdup(text);
-    REQUIRE(copy != NULL, STATUS_INTERNAL, "out of memory for a line of %zu bytes", strlen(text));
-    b->texts[b->batch.count] = copy;
+    TRY(memory_copy_text(&b->texts[b->batch.count], text, "a line"));
     text_batch_add(&b->batch, ids, first);
     return STATUS_OK;
 }

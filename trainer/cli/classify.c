@@ -109,8 +109,8 @@ static status visit_text(void *user, const char *line, size_t bytes, const char 
     struct batch_query *b = user;
     const struct classify_state *state = b->user;
     bool is_row = state->q->shared.columns != NULL;
-    char *text = strdup(line);
-    REQUIRE(text != NULL, STATUS_INTERNAL, "out of memory for a line of %zu bytes", bytes);
+    char *text = NULL;
+    TRY(memory_copy_bytes(&text, line, bytes, "a line"));
     char *tab = is_row ? NULL : strchr(text, '\t');
     if (tab != NULL) {
         *tab = '\0';
@@ -232,8 +232,8 @@ static status visit_choices(void *user, const char *line, size_t bytes, const ch
     (void)second;
     struct batch_query *b = user;
     struct classify_state *state = b->user;
-    char *text = strdup(line), *rest = NULL;
-    REQUIRE(text != NULL, STATUS_INTERNAL, "out of memory for a line of %zu bytes", bytes);
+    char *text = NULL, *rest = NULL;
+    TRY(memory_copy_bytes(&text, line, bytes, "a line"));
     status result = STATUS_OK;
     char *choice = strtok_r(text, "\t", &rest);
     int count = 0;

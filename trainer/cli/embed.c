@@ -47,8 +47,8 @@ static void destroy_state(struct embed_state *state)
 static status store_entry(struct embed_state *state, const char *text, float *vector)
 {
     TRY(RESERVE(state->entries, state->capacity, state->count + 1, "embeddings"));
-    char *copy = strdup(text);
-    REQUIRE(copy != NULL, STATUS_INTERNAL, "out of memory for a line of %zu bytes", strlen(text));
+    char *copy = NULL;
+    TRY(memory_copy_text(&copy, text, "a line"));
     state->entries[state->count++] = (struct entry){copy, vector, 0};
     return STATUS_OK;
 }

@@ -66,8 +66,7 @@ static status visit_prompt(void *user, const char *line, size_t bytes, const cha
         return STATUS_OK;
     }
     TRY(GROW(p->texts, p->count + 1, "prompts"));
-    p->texts[p->count] = strndup(line, bytes);
-    REQUIRE(p->texts[p->count] != NULL, STATUS_INTERNAL, "out of memory for a prompt");
+    TRY(memory_copy_bytes(&p->texts[p->count], line, bytes, "a prompt"));
     p->count++;
     return STATUS_OK;
 }
@@ -76,8 +75,7 @@ static status read_prompts(const struct request *q, struct prompts *p)
 {
     if (q->prompt_file == NULL) {
         TRY(ALLOCATE(p->texts, 1, "a prompt"));
-        p->texts[0] = strdup(q->prompt);
-        REQUIRE(p->texts[0] != NULL, STATUS_INTERNAL, "out of memory for a prompt");
+        TRY(memory_copy_text(&p->texts[0], q->prompt, "a prompt"));
         p->count = 1;
         return STATUS_OK;
     }

@@ -151,11 +151,10 @@ static status visit_line(void *user, const char *line, size_t bytes, const char 
     TRY(text_input_check(&(struct text){line, bytes}));
     bool is_line = q->request.columns == NULL;
     bytes -= is_line && bytes > 0 && line[bytes - 1] == '\r'; /* line end CR LF */
-    char *text = strndup(line, bytes);
-    REQUIRE(text != NULL, STATUS_INTERNAL, "out of memory for a line of %zu bytes", bytes);
-    q->texts[q->count] = text;
+    TRY(memory_copy_bytes(&q->texts[q->count], line, bytes, "a line"));
+    struct text text = {q->texts[q->count], bytes};
     struct token_list *source = &q->sources[q->count++];
-    TRY(source_text_encode(q->session.tokenizer, &q->source, &(struct text){text, bytes}, source));
+    TRY(source_text_encode(q->session.tokenizer, &q->source, &text, source));
     TRY(limit_source(q, source));
     return q->count == q->capacity ? flush_buffer(q) : STATUS_OK;
 }

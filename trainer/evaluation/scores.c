@@ -165,8 +165,7 @@ static status split_words(const char *text, char **normalized, struct words *out
 {
     *out = (struct words){0};
     TRY(answer_text_normalize(text, normalized));
-    out->text = strdup(*normalized);
-    REQUIRE(out->text != NULL, STATUS_INTERNAL, "out of memory for the words of an answer");
+    TRY(memory_copy_text(&out->text, *normalized, "the words of an answer"));
     TRY(ALLOCATE(out->words, strlen(*normalized) / 2 + 1, "the words of an answer"));
     char *rest = NULL;
     for (char *word = strtok_r(out->text, " ", &rest); word != NULL;

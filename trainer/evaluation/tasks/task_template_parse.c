@@ -51,11 +51,7 @@ static status add_node(struct parser *p, enum task_template_kind kind, const cha
     (*out)->kind = kind;
     (*out)->allocated = p->out->nodes;
     p->out->nodes = *out;
-    if (name != NULL) {
-        (*out)->name = strdup(name);
-        REQUIRE((*out)->name != NULL, STATUS_INTERNAL, "out of memory for a template");
-    }
-    return STATUS_OK;
+    return memory_copy_text(&(*out)->name, name, "a template");
 }
 
 static status add_value(struct parser *p, enum task_template_kind kind, json_t *value, node **out)

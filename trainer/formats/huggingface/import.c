@@ -450,10 +450,8 @@ status huggingface_import_write_checkpoint(struct huggingface_import_job *job, c
     status result = recipe_write(job->recipe, file);
     fclose(file);
     TRY(result);
-    job->manifest.version = strdup(BUILD_VERSION " " BUILD_COMMIT);
-    job->manifest.data_fingerprint = strdup("");
-    REQUIRE(job->manifest.version != NULL && job->manifest.data_fingerprint != NULL,
-            STATUS_INTERNAL, "out of memory for a manifest");
+    TRY(memory_copy_text(&job->manifest.version, BUILD_VERSION " " BUILD_COMMIT, "a manifest"));
+    TRY(memory_copy_text(&job->manifest.data_fingerprint, "", "a manifest"));
     char *labels = NULL;
     TRY(job->config.labels.count > 0 ? labels_to_json(&job->config.labels, &labels) : STATUS_OK);
     struct checkpoint_source source = {

@@ -28,8 +28,8 @@ static status add_series(struct history_table *table, const char *name, struct h
         return STATUS_OK;
     }
     TRY(RESERVE(table->series, table->capacity, table->count + 1, "the fields of metrics.jsonl"));
-    char *copy = strdup(name);
-    REQUIRE(copy != NULL, STATUS_INTERNAL, "out of memory for a name of metrics.jsonl");
+    char *copy = NULL;
+    TRY(memory_copy_text(&copy, name, "a name of metrics.jsonl"));
     *out = &table->series[table->count++];
     **out = (struct history_series){.name = copy};
     return STATUS_OK;

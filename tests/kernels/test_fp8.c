@@ -474,7 +474,7 @@ static void test_refused_arguments(struct kernels *k)
     CHECK_FAILS(fp8_linear_backward_input(k, r.dx, (struct bias_gradient){0}, none, o.dy, o.w,
                                           misaligned, ACTIVATION_NONE, none),
                 STATUS_INTERNAL, "the rows of scales are not aligned to 16 bytes");
-    CHECK_FAILS(fp8_linear_forward(k, r.y, none, none, o.x, o.w, none, scales, ACTIVATIONS),
+    CHECK_FAILS(fp8_linear_forward(k, r.y, none, none, o.x, o.w, none, scales, (enum activation)99),
                 STATUS_INTERNAL, "fp8_linear_forward: activation");
     operation_release(&scales);
     release_operands(&o);

@@ -89,7 +89,7 @@ status model_adapters_per_layer(const struct model_config *config, int64_t layer
     struct model_parameter *parameters = NULL;
     struct model_config small = *config; /* one block of each stack */
     int count = 0;
-    int64_t elements, first = model_layer_has_cross(config, layer) ? 1 : 0;
+    int64_t elements, first = model_layer_stack(config, layer);
     *adapters = 0;
     if (config->adapter.rank == 0) {
         return STATUS_OK;

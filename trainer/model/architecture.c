@@ -643,11 +643,20 @@ static void compose_parts(const struct model_config *config, struct architecture
     a->head.no_logits_bias = parts->head_without_bias;
 }
 
+/* Blocks of a stack without an encoder, and of a decoder that reads the output of an encoder. */
+static const struct block plain_block = {2, {SUBLAYER_SELF_ATTENTION, SUBLAYER_FEED_FORWARD}};
+static const struct block decoder_block = {
+    3, {SUBLAYER_SELF_ATTENTION, SUBLAYER_CROSS_ATTENTION, SUBLAYER_FEED_FORWARD}};
+
 struct architecture architecture_compose(const struct model_config *config)
 {
     const struct architecture *row = model_architecture(config->architecture);
     struct architecture a = row != NULL ? *row : (struct architecture){0};
     const struct model_parts *parts = &config->parts;
+    for (int i = 0; i < COUNT(a.blocks); i++) {
+        const struct block *usual = i > 0 ? &decoder_block : &plain_block;
+        a.blocks[i] = a.blocks[i].count > 0 ? a.blocks[i] : *usual;
+    }
     if (a.free_parts || a.free_gate) {
         a.feed_forward.gated = parts->gated;
         a.feed_forward.gelu = config->activation != ACTIVATION_SILU;
@@ -667,10 +676,21 @@ const char *model_architecture_names(char *text, size_t bytes)
     return text;
 }
 
-bool model_layer_has_cross(const struct model_config *config, int64_t layer)
+int model_layer_stack(const struct model_config *config, int64_t layer)
 {
     const struct architecture *a = model_architecture(config->architecture);
-    return a != NULL && architecture_has_decoder(a) && layer >= config->encoder_layers;
+    return a != NULL && architecture_has_decoder(a) && layer >= config->encoder_layers ? 1 : 0;
+}
+
+bool model_layer_has_cross(const struct model_config *config, int64_t layer)
+{
+    const struct architecture a = architecture_compose(config);
+    const struct block *block = &a.blocks[model_layer_stack(config, layer)];
+    bool found = false;
+    for (int i = 0; i < block->count; i++) {
+        found = found || block->sublayers[i] == SUBLAYER_CROSS_ATTENTION;
+    }
+    return found;
 }
 
 int64_t model_parameter_uses(const struct model_config *config, const struct model_parameter *p)
@@ -678,10 +698,4 @@ int64_t model_parameter_uses(const struct model_config *config, const struct mod
     const struct architecture a = architecture_compose(config);
     bool in_block = p->layer >= 0 && p->layer < config->layers;
     return a.shared_layers && in_block ? config->layers : 1;
-}
-
-int64_t model_inner_outputs(const struct model_config *config)
-{
-    const struct architecture a = architecture_compose(config);
-    return a.feed_forward.gated ? 2 * config->inner : config->inner;
 }

@@ -1,14 +1,14 @@
 /* The description of an architecture: the parts of a model, and the names of its tensors.
  *
  * The description is data. In trainer/model, a family of models is one row of the table in
- * architecture.c. The parameter layout (layout.c), the passes (forward.c, attention.c, cache.c,
+ * architecture.c. The parameter layout (layout.c), the passes (forward.c, sublayers.c, attention.c,
  * ...) and the heads (heads.c) read the description and never the name of a family. The
  * checks of a recipe (trainer/recipe/check.c) and the import of models do compare names.
  *
  * A model has the parts
  *   embedding -> norm (if any) and dropout -> blocks -> final norm (not PLACEMENT_POST) -> head
- * and a block has two sub-layers, attention and a feed-forward network, each with one or two
- * norms.
+ * and a block is a list of sub-layers, each with one or two norms: self-attention and a
+ * feed-forward network.
  *
  * An encoder-decoder model has two stacks of blocks. The first stack, the encoder, reads the
  * sources and is bidirectional. The second one, the decoder, is causal. Its blocks have a third
@@ -48,6 +48,8 @@ struct architecture_names {
     const char *position_bias;        /* POSITIONS_RELATIVE, in the first block of a stack */
     const char *cross_query, *cross_key, *cross_value, *cross_projection;
     const char *cross_norm; /* between attention and cross-attention */
+    const char
+        *cross_output_norm; /* PLACEMENT_BRANCH and _BOTH: of the output of cross-attention */
     const char *pooler;     /* dense layer on the first row of a sequence */
     const char *transform;  /* dense layer before the vocabulary matrix */
     const char *transform_norm;
@@ -60,8 +62,27 @@ struct architecture_names {
     const char *answer_labels; /* the same of answers; NULL: "qa_outputs" */
 };
 
+enum { STACKS_MAX = 2 }; /* an encoder and a decoder */
+
+/* The kinds of sub-layers: one file each in this folder. */
+enum sublayer_kind {
+    SUBLAYER_SELF_ATTENTION,
+    SUBLAYER_CROSS_ATTENTION, /* to the output of the encoder */
+    SUBLAYER_FEED_FORWARD,
+    SUBLAYER_KINDS
+};
+
+/* The sub-layers of a block in their order, at most one of each kind. */
+struct block {
+    int count;
+    enum sublayer_kind sublayers[SUBLAYER_KINDS];
+};
+
 struct architecture {
-    const char *name; /* model_type in transformers */
+    const char *name;                /* model_type in transformers */
+    struct block blocks[STACKS_MAX]; /* of each stack. A row without them gets self-attention and a
+                                      * feed-forward network; a decoder also cross-attention
+                                      * between them */
     struct {
         enum position_kind positions;
         int64_t first_position; /* row of the position table for the first token of a sequence */

@@ -1,6 +1,9 @@
 /* Generation with a key-value cache: new tokens attend to the cached keys and values of all earlier
  * tokens.
  *
+ * New tokens run through the layers of the forward pass (model_run_stack). attention.c and
+ * cross_attention.c read and extend the cache.
+ *
  * Layout: per layer [sequences, tokens, G D] keys, then values of the same shape. Sequence i fills
  * its block from the start. Beam search copies the sequences to a second buffer of the same size
  * when it reorders them. The first reordering allocates that buffer.
@@ -12,28 +15,9 @@
 #include <stdlib.h>
 
 #include "base/deadlines.h"
-#include "base/device/mirror.h"
 #include "base/memory.h"
-#include "trainer/model/cache.h"
-#include "trainer/model/sublayers.h"
-
-struct model_cache {
-    struct model *model;
-    const struct stack *stack; /* the layers that have a cache */
-    int64_t sequences, tokens, source_tokens;
-    int64_t *lengths;      /* [sequences] cached tokens */
-    int64_t *source_block; /* [sequences] block with the source of a sequence */
-    int64_t *source_count; /* [sequences] tokens of the source in a block */
-    const int64_t *counts; /* [sequences] new tokens of this pass */
-    /* int32: ids [rows] and positions [rows] of the new tokens; then the bounds of each sequence */
-    struct mirror upload;
-    char *memory, *spare; /* keys and values; the second buffer for reordering, or NULL */
-    size_t bytes;         /* of each buffer */
-    char *sources;        /* keys and values of cross-attention; NULL: none */
-    size_t source_bytes;
-};
-
-enum { BOUNDS = 6 }; /* row bounds of the queries [2], the keys [2] and the source [2] */
+#include "trainer/model/cache_impl.h"
+#include "trainer/model/cross_attention_impl.h"
 
 static size_t compute_upload_bytes(const struct model_cache *cache)
 {
@@ -111,9 +95,14 @@ status model_cache_destroy(struct model_cache **cache)
     return STATUS_OK;
 }
 
-/* Returns a view of the keys (kind = 0) or values (1) of one sequence in one layer. */
+const int32_t *model_cache_bounds(const struct model_cache *cache, int64_t sequence)
+{
+    return find_bounds(cache, cache->upload.device_data, sequence);
+}
+
+/* Returns a view of the keys or values of one sequence in one layer, in one of the two buffers. */
 static struct tensor view_cached(const struct model_cache *cache, char *memory, int64_t layer,
-                                 int kind, int64_t sequence)
+                                 enum cache_kind kind, int64_t sequence)
 {
     const struct model *m = cache->model;
     enum dtype dtype = kernels_dtype(m->kernels);
@@ -123,59 +112,28 @@ static struct tensor view_cached(const struct model_cache *cache, char *memory, 
                        m->local.kv_width);
 }
 
-/* Returns a view of the keys and values of a source in one layer. */
-static struct tensor view_source(const struct model_cache *cache, int64_t layer, int64_t block)
+struct tensor model_cache_view(const struct model_cache *cache, int64_t layer, enum cache_kind kind,
+                               int64_t sequence)
+{
+    return view_cached(cache, cache->memory, layer, kind, sequence);
+}
+
+struct tensor model_cache_view_source(const struct model_cache *cache, int64_t layer,
+                                      int64_t sequence)
 {
     const struct model *m = cache->model;
     enum dtype dtype = kernels_dtype(m->kernels);
+    int64_t block = cache->source_block[sequence];
     int64_t first = ((layer - cache->stack->first) * cache->sequences + block) *
                     cache->source_tokens * 2 * m->local.width;
     return tensor_view(cache->sources + (size_t)first * dtype_bytes(dtype), dtype,
                        cache->source_count[block], 2 * m->local.width);
 }
 
-static status store_rows(const struct model *m, struct tensor to, struct tensor from)
+static void set_bounds(int32_t *bounds, int64_t count)
 {
-    size_t bytes = (size_t)from.columns * dtype_bytes(from.dtype);
-    for (int64_t i = 0; i < from.rows; i++) {
-        TRY(device_copy(kernels_device(m->kernels), kernels_stream(m->kernels),
-                        tensor_rows(to, i, 1).data, tensor_rows(from, i, 1).data, bytes));
-    }
-    return STATUS_OK;
-}
-
-static status extend_sequence(struct model *m, struct model_cache *cache, int64_t layer,
-                              int64_t sequence, int64_t row, int64_t count)
-{
-    int64_t length = cache->lengths[sequence];
-    struct layer_activations *a = &m->activations.layers[layer];
-    struct tensor qkv = tensor_rows(a->qkv, row, count);
-    struct tensor qk = tensor_rows(model_query_keys(m, a), row, count);
-    struct tensor keys = view_cached(cache, cache->memory, layer, 0, sequence);
-    struct tensor values = view_cached(cache, cache->memory, layer, 1, sequence);
-    TRY(store_rows(m, tensor_rows(keys, length, count), model_keys(m, qk)));
-    TRY(store_rows(m, tensor_rows(values, length, count), model_values(m, qkv)));
-    const int32_t *bounds = find_bounds(cache, cache->upload.device_data, sequence);
-    struct model_input input = {.segments = 1, .cu_rows = bounds, .longest = count};
-    struct attention attention = model_attention(m, &input, layer);
-    attention.cu_k = bounds + 2;
-    attention.longest_k = length + count;
-    return attention_forward(m->kernels, tensor_rows(a->attended, row, count), tensor_absent(),
-                             model_queries(m, qk), tensor_rows(keys, 0, length + count),
-                             tensor_rows(values, 0, length + count), &attention);
-}
-
-static status extend_layer(struct model *m, struct model_cache *cache,
-                           const struct model_input *input, const int64_t *counts, int64_t layer)
-{
-    TRY(model_project_qkv(m, input, layer));
-    for (int64_t i = 0, row = 0; i < cache->sequences; row += counts[i], i++) {
-        if (counts[i] > 0) {
-            TRY(extend_sequence(m, cache, layer, i, row, counts[i]));
-        }
-    }
-    TRY(model_project_attended(m, input, layer));
-    return model_finish_layer(m, input, layer);
+    bounds[0] = 0;
+    bounds[1] = (int32_t)count;
 }
 
 /* Copies ids, positions and bounds of the *count new tokens to the device. */
@@ -196,11 +154,9 @@ static status upload_tokens(struct model_cache *cache, const int32_t *tokens, co
             positions[rows++] = (int32_t)(cache->lengths[i] + j);
         }
         int32_t *bounds = find_bounds(cache, cache->upload.host, i);
-        bounds[0] = bounds[2] = 0;
-        bounds[1] = (int32_t)counts[i];
-        bounds[3] = (int32_t)(cache->lengths[i] + counts[i]);
-        bounds[4] = 0;
-        bounds[5] = (int32_t)cache->source_count[cache->source_block[i]];
+        set_bounds(bounds + BOUNDS_QUERIES, counts[i]);
+        set_bounds(bounds + BOUNDS_KEYS, cache->lengths[i] + counts[i]);
+        set_bounds(bounds + BOUNDS_SOURCE, cache->source_count[cache->source_block[i]]);
     }
     *count = rows;
     return mirror_upload(&cache->upload, 0, cache->upload.bytes);
@@ -215,11 +171,7 @@ status model_forward_cached(struct model *m, struct model_cache *cache, const in
     struct model_input input = {
         .rows = rows, .tokens = ids, .positions = ids + m->rows, .cache = cache};
     cache->counts = counts;
-    TRY(model_embed(m, &input));
-    TRY(model_first_norm(m, &input));
-    for (int64_t layer = cache->stack->first; layer < cache->stack->end; layer++) {
-        TRY(extend_layer(m, cache, &input, counts, layer));
-    }
+    TRY(model_run_stack(m, &input));
     for (int64_t i = 0; i < cache->sequences; i++) {
         cache->lengths[i] += counts[i];
     }
@@ -240,8 +192,7 @@ status model_cache_read_source(struct model *m, struct model_cache *cache, int64
         ids[i] = tokens[i];
         ids[m->rows + i] = (int32_t)i;
     }
-    bounds[0] = 0;
-    bounds[1] = (int32_t)count;
+    set_bounds(bounds + BOUNDS_QUERIES, count);
     TRY(mirror_upload(&cache->upload, 0, cache->upload.bytes));
     const int32_t *device_ids = cache->upload.device_data;
     const struct model_input input = {
@@ -250,35 +201,15 @@ status model_cache_read_source(struct model *m, struct model_cache *cache, int64
         .tokens = device_ids,
         .positions = device_ids + m->rows,
         .segments = 1,
-        .cu_rows = find_bounds(cache, cache->upload.device_data, sequence),
+        .cu_rows = model_cache_bounds(cache, sequence) + BOUNDS_QUERIES,
         .longest = count,
     };
     TRY(model_run_stack(m, &input));
     cache->source_block[sequence] = sequence;
     cache->source_count[sequence] = count;
     for (int64_t layer = cache->stack->first; layer < cache->stack->end; layer++) {
-        TRY(model_project_source(m, &input, layer, view_source(cache, layer, sequence)));
-    }
-    return STATUS_OK;
-}
-
-status model_cache_attend_source(struct model *m, const struct model_input *input, int64_t layer,
-                                 struct tensor attended, struct tensor query)
-{
-    const struct model_cache *cache = input->cache;
-    for (int64_t i = 0, row = 0; i < cache->sequences; row += cache->counts[i], i++) {
-        int64_t count = cache->counts[i], block = cache->source_block[i];
-        const int32_t *bounds = find_bounds(cache, cache->upload.device_data, i);
-        const struct model_input sequence = {
-            .segments = 1,
-            .cu_rows = bounds,
-            .longest = count,
-            .source = {.cu_rows = bounds + 4, .longest = cache->source_count[block]}};
-        if (count > 0) {
-            TRY(model_attend_source(m, &sequence, layer, tensor_rows(attended, row, count),
-                                    tensor_absent(), tensor_rows(query, row, count),
-                                    view_source(cache, layer, block)));
-        }
+        TRY(model_project_source(m, &input, layer,
+                                 model_cache_view_source(cache, layer, sequence)));
     }
     return STATUS_OK;
 }
@@ -302,7 +233,7 @@ status model_cache_reorder(struct model *m, struct model_cache *cache, const int
     }
     size_t row_bytes = (size_t)m->local.kv_width * dtype_bytes(kernels_dtype(m->kernels));
     for (int64_t layer = cache->stack->first; layer < cache->stack->end; layer++) {
-        for (int kind = 0; kind < 2; kind++) {
+        for (int kind = CACHE_KEYS; kind <= CACHE_VALUES; kind++) {
             for (int64_t i = 0; i < cache->sequences; i++) {
                 size_t bytes = (size_t)cache->lengths[from[i]] * row_bytes;
                 TRY(device_copy(dev, kernels_stream(m->kernels),

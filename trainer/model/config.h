@@ -143,7 +143,10 @@ int64_t model_attention_width(const struct model_config *config);
 /* model_position_buckets - return the buckets of the relative position bias; 0: there is none. */
 int64_t model_position_buckets(const struct model_config *config);
 
-/* model_layer_has_cross - return whether a layer belongs to the decoder of an encoder-decoder. */
+/* model_layer_stack - return the stack of a layer: 1 in a decoder after an encoder, else 0. */
+int model_layer_stack(const struct model_config *config, int64_t layer);
+
+/* model_layer_has_cross - return whether the block of a layer has cross-attention. */
 bool model_layer_has_cross(const struct model_config *config, int64_t layer);
 
 /* model_layer_is_local - return whether layer_types makes a layer local: it then has the window

@@ -36,10 +36,11 @@ static int64_t get_embedding_site(const struct model *m, const struct model_inpu
     return model_get_stack(m, input)->first > 0 ? model_cross_site(m, m->config.layers) : -1;
 }
 
-/* Returns the activations of the first layer of the stack that reads the input. */
-static struct layer_activations *get_first_layer(struct model *m, const struct model_input *input)
+/* Returns the first sub-layer of the stack that reads the input: its stream and its norm. */
+static const struct sublayer_activations *get_first_sublayer(const struct model *m,
+                                                             const struct model_input *input)
 {
-    return &m->activations.layers[model_get_stack(m, input)->first];
+    return model_first_sublayer(m, model_get_stack(m, input)->first);
 }
 
 /* The sum of the embeddings, its norm and the statistics of the norm: this rank's rows. */
@@ -55,15 +56,14 @@ static bool has_extra_norm(const struct model *m)
 static struct embedding view_embedding(struct model *m, const struct model_input *input)
 {
     const struct activations *a = &m->activations;
-    const struct layer_activations *first = get_first_layer(m, input);
+    const struct sublayer_activations *first = get_first_sublayer(m, input);
     int64_t n = input->rows, stack = model_get_stack(m, input) - m->stacks;
     bool factorized = model_is_factorized(&m->config), separate = factorized || has_extra_norm(m);
-    struct tensor norm = factorized ? a->embedding_norm : separate ? first->input : first->norm1;
+    struct tensor norm = factorized ? a->embedding_norm : separate ? first->stream : first->norm;
     return (struct embedding){
-        model_view_local_rows(m, separate ? a->embedding_sum[stack] : first->input, n),
+        model_view_local_rows(m, separate ? a->embedding_sum[stack] : first->stream, n),
         model_view_local_rows(m, norm, n),
-        model_view_local_rows(m, separate ? a->embedding_statistics[stack] : first->statistics1,
-                              n)};
+        model_view_local_rows(m, separate ? a->embedding_statistics[stack] : first->statistics, n)};
 }
 
 /* Returns the parameter of the position table of the stack that reads the input; -1: none. */
@@ -191,7 +191,7 @@ static status drop_sum(struct model *m, const struct model_input *input, struct 
 status model_project_embedding(struct model *m, const struct model_input *input)
 {
     struct param_index index = m->param_index[MODEL_EMBEDDING_PROJECTION];
-    struct tensor y = model_view_local_rows(m, get_first_layer(m, input)->norm1, input->rows);
+    struct tensor y = model_view_local_rows(m, get_first_sublayer(m, input)->norm, input->rows);
     return linear_forward(m->kernels, y, tensor_absent(), view_embedding(m, input).norm,
                           model_matrix(m, index.weight), model_bias(m, index.bias),
                           ACTIVATION_NONE);
@@ -200,14 +200,14 @@ status model_project_embedding(struct model *m, const struct model_input *input)
 /* Applies dropout to the norm of the embedding, and computes norm1 of the first block from it. */
 static status finish_extra_norm(struct model *m, const struct model_input *input)
 {
-    const struct layer_activations *first = get_first_layer(m, input);
+    const struct sublayer_activations *first = get_first_sublayer(m, input);
     struct tensor x = view_embedding(m, input).norm;
     struct dropout dropout =
         model_local_dropout(m, input, get_embedding_site(m, input), DROPOUT_PROJECTION);
     TRY(dropout.probability > 0 ? dropout_apply(m->kernels, x, x, dropout) : STATUS_OK);
     return model_add_and_norm(
-        m, tensor_absent(), model_view_local_rows(m, first->norm1, input->rows),
-        model_view_local_rows(m, first->statistics1, input->rows), x, tensor_absent(),
+        m, tensor_absent(), model_view_local_rows(m, first->norm, input->rows),
+        model_view_local_rows(m, first->statistics, input->rows), x, tensor_absent(),
         model_param_index(m, model_get_stack(m, input)->first, MODEL_NORM1), (struct dropout){0});
 }
 

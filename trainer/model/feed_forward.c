@@ -1,9 +1,75 @@
-/* The feed-forward network: y = act(x W1^T + b1) W2^T + b2. With a gate, the rows of W1 give gate
- * and up, and y = (act(gate) * up) W2^T + b2. Encoder-decoders may have dropout before
- * W2.
+/* The feed-forward network, a sub-layer of every block. x [N, C] is the norm of the stream:
  *
- * A tensor-parallel rank has some of the inner features: rows of W1 and columns of W2. */
+ *   h = act(x W1^T + b1)                        [N, F]
+ *   h = act(gate) * up, gate, up = x W1^T + b1  with a gate
+ *   y = drop(h) W2^T + b2                       [N, C]
+ *
+ * drop is the dropout of the inner features, which some encoder-decoders have.
+ *
+ * Parameters  W1 [F, C] and b1; with a gate [2 F, C]: one matrix of the file, or two that are
+ *             contiguous in memory; W2 [C, F] and b2
+ * Split       a tensor-parallel rank has F/t of the inner features: rows of W1 and b1, columns of
+ *             W2. Rank 0 adds b2
+ * Memory      struct feed_forward_activations; backward needs d_inner, which all layers share.
+ *             Selective recompute keeps the output of the first GEMM and computes h again
+ *
+ * Source    gate: Shazeer 2020, arXiv:2002.05202 */
+#include "trainer/model/feed_forward_impl.h"
+
+#include "trainer/model/layout_impl.h"
 #include "trainer/model/sublayers.h"
+
+/* ---- parameters ---- */
+
+static void append_parameters(struct layout *layout)
+{
+    const struct architecture *a = layout->architecture;
+    const struct model_config *c = layout->config;
+    const struct architecture_names *names = layout->names;
+    bool gated = a->feed_forward.gated, bias = a->feed_forward.bias || c->mlp_bias;
+    const char *fc = gated || names->ungated_fc == NULL ? names->fc : names->ungated_fc;
+    const struct input_matrix matrices[] = {{names->gate, c->inner, 1}, {fc, c->inner, 1}};
+    int skipped = gated ? 0 : 1;
+    layout_append_inputs(layout, MODEL_FC, names->gate_fc, matrices + skipped, 2 - skipped, bias);
+    layout_append_projection(layout, MODEL_FC_PROJECTION, c->inner, bias, names->fc_projection);
+}
+
+/* ---- memory ---- */
+
+static status arrange_kept(const struct arrangement *a, struct layer_activations *out)
+{
+    int64_t outputs = model_inner_outputs(a->config) / a->ranks;
+    struct tensor *saved = &out->feed_forward.saved_for_backward;
+    *saved = tensor_absent();
+    return a->training || outputs > a->local.inner
+               ? arena_take_tensor(a->arena, a->dtype, a->rows, outputs, saved)
+               : STATUS_OK;
+}
+
+static status arrange_recomputed(const struct arrangement *a, struct layer_activations *out)
+{
+    return arena_take_tensor(a->arena, a->dtype, a->rows, a->local.inner, &out->feed_forward.inner);
+}
+
+/* The gradient of the attention's output uses the memory of d_inner if `exchange` is too narrow for
+ * it (model_view_d_attended). */
+static status arrange_gradients(const struct arrangement *a, struct activations *out)
+{
+    int64_t inner = a->local.inner, attended = a->local.width;
+    bool widens = attended > a->config->width && attended > inner;
+    struct tensor *d_inner = &out->d_inner;
+    TRY(arena_take_tensor(a->arena, a->dtype, a->rows, widens ? attended : inner, d_inner));
+    *d_inner = tensor_view(d_inner->data, a->dtype, a->rows, inner);
+    return STATUS_OK;
+}
+
+/* ---- forward ---- */
+
+static struct tensor view_norm(const struct model *m, int64_t layer, int64_t n)
+{
+    const struct layer_activations *a = &m->activations.layers[layer];
+    return model_view_local_rows(m, a->sublayers[SUBLAYER_FEED_FORWARD].norm, n);
+}
 
 /* Computes y = act(x W^T + b + adapters), and in `saved` the value that the backward pass of the
  * activation reads. */
@@ -54,7 +120,7 @@ static status drop_inner(const struct model *m, const struct model_input *input,
  * replaces it by the value that the backward pass of the activation reads. */
 static status apply_activation(struct model *m, int64_t layer, int64_t n, bool for_backward)
 {
-    struct layer_activations *a = &m->activations.layers[layer];
+    const struct feed_forward_activations *a = &m->activations.layers[layer].feed_forward;
     struct tensor inner = model_view_rows(a->inner, n),
                   saved = model_view_rows(a->saved_for_backward, n);
     if (m->architecture->feed_forward.gated) {
@@ -65,22 +131,17 @@ static status apply_activation(struct model *m, int64_t layer, int64_t n, bool f
                               m->config.activation);
 }
 
-status model_recompute_inner(struct model *m, const struct model_input *input, int64_t layer)
-{
-    TRY(apply_activation(m, layer, input->rows, true));
-    return drop_inner(m, input, layer,
-                      model_view_rows(m->activations.layers[layer].inner, input->rows));
-}
-
-status model_feed_forward_inner(struct model *m, const struct model_input *input, int64_t layer)
+static status run_forward(struct model *m, const struct model_input *input, int64_t layer,
+                          struct tensor *interior)
 {
     int64_t n = input->rows;
-    struct layer_activations *a = &m->activations.layers[layer];
+    const struct feed_forward_activations *a = &m->activations.layers[layer].feed_forward;
     struct tensor norm, inner = model_view_rows(a->inner, n),
                         saved = model_view_rows(a->saved_for_backward, n);
     bool separate =
         m->architecture->feed_forward.gated || model_get_recompute(m, layer) == RECOMPUTE_SELECTIVE;
-    TRY(model_all_gather(m, model_view_local_rows(m, a->norm2, n), n, &norm));
+    *interior = inner;
+    TRY(model_all_gather(m, view_norm(m, layer, n), n, &norm));
     if (separate) {
         TRY(project_and_activate(m, input, layer, saved, tensor_absent(), norm, ACTIVATION_NONE));
         TRY(apply_activation(m, layer, n, false));
@@ -90,10 +151,21 @@ status model_feed_forward_inner(struct model *m, const struct model_input *input
     return drop_inner(m, input, layer, inner);
 }
 
-status model_feed_forward_backward(struct backward *b, int64_t layer, struct tensor delta)
+/* Computes the inner features again from the GEMM's output in `saved_for_backward`. Then replaces
+ * this output by the value that the backward pass of the activation reads. */
+static status recompute_inner(struct model *m, const struct model_input *input, int64_t layer)
+{
+    struct tensor inner = m->activations.layers[layer].feed_forward.inner;
+    TRY(apply_activation(m, layer, input->rows, true));
+    return drop_inner(m, input, layer, model_view_rows(inner, input->rows));
+}
+
+/* ---- backward ---- */
+
+static status run_backward(struct backward *b, int64_t layer, bool needs_dx, struct tensor delta)
 {
     struct model *m = b->m;
-    struct layer_activations *a = &m->activations.layers[layer];
+    const struct feed_forward_activations *a = &m->activations.layers[layer].feed_forward;
     struct tensor d_inner = model_view_rows(m->activations.d_inner, b->n),
                   saved = model_view_rows(a->saved_for_backward, b->n), dy;
     bool gated = m->architecture->feed_forward.gated;
@@ -103,6 +175,26 @@ status model_feed_forward_backward(struct backward *b, int64_t layer, struct ten
         gated ? ACTIVATION_NONE : m->config.activation, gated ? tensor_absent() : saved));
     TRY(drop_inner(m, b->input, layer, d_inner));
     TRY(gated ? gate_backward(m, saved, d_inner, saved) : STATUS_OK);
-    return model_input_matrix_backward(b, layer, MODEL_FC, true, gated ? saved : d_inner,
-                                       model_view_local_rows(m, a->norm2, b->n));
+    return model_input_matrix_backward(b, layer, MODEL_FC, needs_dx, gated ? saved : d_inner,
+                                       view_norm(m, layer, b->n));
+}
+
+const struct sublayer_type model_feed_forward = {
+    .norm = MODEL_NORM2,
+    .output_norm = MODEL_FEED_FORWARD_NORM,
+    .projection = MODEL_FC_PROJECTION,
+    .dropout = DROPOUT_FC,
+    .append_parameters = append_parameters,
+    .arrange_kept = arrange_kept,
+    .arrange_recomputed = arrange_recomputed,
+    .arrange_gradients = arrange_gradients,
+    .forward = run_forward,
+    .recompute = recompute_inner,
+    .backward = run_backward,
+};
+
+int64_t model_inner_outputs(const struct model_config *config)
+{
+    const struct architecture a = architecture_compose(config);
+    return a.feed_forward.gated ? 2 * config->inner : config->inner;
 }

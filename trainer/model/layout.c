@@ -1,6 +1,7 @@
 /* The parameter layout: names, shapes, order, split and initial values of all parameters.
  *
- * One builder makes the list for every architecture from its description (architecture.h).
+ * One builder makes the list for every architecture from its description (architecture.h). A block
+ * is a list of sub-layers, and the file of each kind appends its parameters (sublayers.h).
  * Parameters are in forward order. Matrices and embeddings start with N(0, initializer_range),
  * biases with 0, norms with 1. With scaled_residuals, the standard deviation of the projections
  * into the residual stream is divided by sqrt(2 L) (GPT-2). With fan_in_init (T5), the standard
@@ -16,6 +17,7 @@
 
 #include "base/memory.h"
 #include "trainer/model/layout_impl.h"
+#include "trainer/model/sublayers.h"
 
 /* Each parameter starts on a 64-byte boundary, in f32 and in the bf16 copy. */
 enum { ALIGNMENT_ELEMS = 32 };
@@ -274,17 +276,12 @@ static void append_part(struct layout *layout, enum model_role role, struct shap
     layout_append(layout, role, shape, full_name);
 }
 
-static void append_qk_norm(struct layout *layout)
+void layout_append_gain(struct layout *layout, enum model_role role, int64_t columns, bool is_split,
+                        const char *name)
 {
-    const struct architecture *a = layout->architecture;
-    const struct model_config *c = layout->config;
-    for (int keys = 0; keys < 2 && a->attention.qk_norm != QK_NORM_NONE; keys++) {
-        struct shape shape = make_vector(model_qk_norm_width(c, keys), 1);
-        append_part(layout, keys ? MODEL_KEY_NORM : MODEL_QUERY_NORM,
-                    a->attention.qk_norm == QK_NORM_ROWS ? split_outputs(shape, layout->ranks)
-                                                         : shape,
-                    keys ? layout->names->key_norm : layout->names->query_norm, "weight");
-    }
+    struct shape shape = make_vector(columns, 1);
+    append_part(layout, role, is_split ? split_outputs(shape, layout->ranks) : shape, name,
+                "weight");
 }
 
 static void append_norm_columns(struct layout *layout, enum model_role role, int64_t columns,
@@ -293,7 +290,7 @@ static void append_norm_columns(struct layout *layout, enum model_role role, int
     if (layout->architecture->norm.no_weight) {
         return;
     }
-    append_part(layout, role, make_vector(columns, 1), name, "weight");
+    layout_append_gain(layout, role, columns, false, name);
     if (layout->architecture->norm.kind == NORM_LAYER && !layout->architecture->norm.no_bias) {
         append_part(layout, role, make_vector(columns, 0), name, "bias");
     }
@@ -312,13 +309,6 @@ static void append_dense(struct layout *layout, enum model_role role, int64_t ou
     append_part(layout, role, make_table(outputs, inputs, init_std), name, "weight");
     append_part(layout, role, make_vector(outputs, 0), name, "bias");
 }
-
-/* One of several matrices that read the same input and are one matrix for a GEMM. */
-struct input_matrix {
-    const char *name;
-    int64_t rows;
-    float init_factor; /* of the initial deviation */
-};
 
 /* Appends the weights of all matrices, then their biases. */
 static void append_separate(struct layout *layout, enum model_role role,
@@ -365,8 +355,7 @@ static void append_joint(struct layout *layout, enum model_role role, const char
     }
 }
 
-/* joint: the name of the joint matrix of the file, or NULL for separate ones. */
-static void append_inputs(struct layout *layout, enum model_role role, const char *joint,
+void layout_append_inputs(struct layout *layout, enum model_role role, const char *joint,
                           const struct input_matrix *matrices, int count, bool bias)
 {
     if (joint != NULL) {
@@ -376,8 +365,7 @@ static void append_inputs(struct layout *layout, enum model_role role, const cha
     }
 }
 
-/* Appends a projection into the residual stream. */
-static void append_projection(struct layout *layout, enum model_role role, int64_t inputs,
+void layout_append_projection(struct layout *layout, enum model_role role, int64_t inputs,
                               bool bias, const char *name)
 {
     const struct model_config *c = layout->config;
@@ -391,91 +379,69 @@ static void append_projection(struct layout *layout, enum model_role role, int64
     }
 }
 
-/* Returns the factor of the initial deviation of the query matrix: 1 / sqrt(D) if the attention
- * scores are not divided by sqrt(D), else 1. */
-static float compute_query_factor(const struct layout *layout)
+/* ---- blocks ---- */
+
+/* Returns the name of a norm of a block. */
+static const char *get_norm_name(const struct architecture_names *names, enum model_role role)
 {
-    return layout->architecture->attention.unscaled
-               ? 1.0f / sqrtf((float)model_head_width(layout->config))
-               : 1;
+    switch (role) {
+    case MODEL_NORM1:
+        return names->norm1;
+    case MODEL_ATTENTION_NORM:
+        return names->attention_norm;
+    case MODEL_CROSS_NORM:
+        return names->cross_norm;
+    case MODEL_CROSS_OUTPUT_NORM:
+        return names->cross_output_norm;
+    case MODEL_NORM2:
+        return names->norm2;
+    default:
+        return names->feed_forward_norm;
+    }
 }
 
-static void append_attention(struct layout *layout)
+static void append_block_norm(struct layout *layout, enum model_role role)
 {
-    const struct architecture *a = layout->architecture;
-    const struct model_config *c = layout->config;
-    const struct architecture_names *names = layout->names;
-    int64_t width = model_attention_width(c), kv_width = model_head_width(c) * model_kv_heads(c);
-    const struct input_matrix matrices[] = {{names->query, width, compute_query_factor(layout)},
-                                            {names->key, kv_width, 1},
-                                            {names->value, kv_width, 1}};
-    append_inputs(layout, MODEL_QKV, names->qkv, matrices, 3,
-                  a->attention.qkv_bias || c->qkv_bias || c->attention_bias);
-    append_qk_norm(layout);
-    append_projection(layout, MODEL_PROJECTION, width,
-                      a->attention.projection_bias || c->attention_bias, names->projection);
+    append_norm(layout, role, get_norm_name(layout->names, role));
 }
 
-/* Appends the norm before cross-attention and its matrices. */
-static void append_cross_attention(struct layout *layout)
-{
-    const struct architecture *a = layout->architecture;
-    const struct architecture_names *names = layout->names;
-    int64_t width = model_attention_width(layout->config);
-    const struct input_matrix query[] = {{names->cross_query, width, compute_query_factor(layout)}};
-    const struct input_matrix key_value[] = {{names->cross_key, width, 1},
-                                             {names->cross_value, width, 1}};
-    append_norm(layout, MODEL_CROSS_NORM, names->cross_norm);
-    append_separate(layout, MODEL_CROSS_QUERY, query, 1, a->attention.qkv_bias);
-    append_separate(layout, MODEL_CROSS_KEY_VALUE, key_value, 2, a->attention.qkv_bias);
-    append_projection(layout, MODEL_CROSS_PROJECTION, width, a->attention.projection_bias,
-                      names->cross_projection);
-}
-
-static void append_feed_forward(struct layout *layout)
+/* Returns whether the norm before sub-layer i belongs to the current block. Before the first
+ * sub-layer, this can be the norm of the embedding; with PLACEMENT_POST it belongs to the block
+ * before. */
+static bool has_input_norm(const struct layout *layout, int i)
 {
     const struct architecture *a = layout->architecture;
-    const struct model_config *c = layout->config;
-    const struct architecture_names *names = layout->names;
-    bool gated = a->feed_forward.gated, bias = a->feed_forward.bias || c->mlp_bias;
-    const char *fc = gated || names->ungated_fc == NULL ? names->fc : names->ungated_fc;
-    const struct input_matrix matrices[] = {{names->gate, c->inner, 1}, {fc, c->inner, 1}};
-    int skipped = gated ? 0 : 1;
-    append_inputs(layout, MODEL_FC, names->gate_fc, matrices + skipped, 2 - skipped, bias);
-    append_projection(layout, MODEL_FC_PROJECTION, c->inner, bias, names->fc_projection);
+    bool input_norms = architecture_has_input_norms(a);
+    return i > 0 ? input_norms || architecture_is_post_norm(a)
+                 : input_norms && !architecture_continues_norm1(a, layout->layer == 0);
 }
 
-/* Appends a block. With PLACEMENT_POST, the norm at its end has the role MODEL_NORM1. */
+/* Appends the parameters of sub-layer i of the current block. */
+static void append_sublayer(struct layout *layout, const struct sublayer_type *type, int i)
+{
+    if (has_input_norm(layout, i)) {
+        append_block_norm(layout, type->norm);
+    }
+    type->append_parameters(layout);
+    if (architecture_has_branch_norms(layout->architecture)) {
+        append_block_norm(layout, type->output_norm);
+    }
+}
+
+/* Appends a block. With PLACEMENT_POST, the norm at its end has the role of the first norm. */
 static void append_block(struct layout *layout)
 {
-    const struct architecture_names *names = layout->names;
-    bool post_norm = architecture_is_post_norm(layout->architecture);
-    bool input_norms = architecture_has_input_norms(layout->architecture);
-    bool branch_norms = architecture_has_branch_norms(layout->architecture);
-    bool has_cross = model_layer_has_cross(layout->config, layout->layer);
-    int64_t number = layout->layer - (has_cross ? layout->config->encoder_layers : 0);
+    const struct architecture *a = layout->architecture;
+    const struct block *block = &a->blocks[layout->stack];
+    int64_t number = layout->layer - (layout->stack > 0 ? layout->config->encoder_layers : 0);
     layout->block = layout->count;
-    snprintf(layout->prefix, sizeof layout->prefix, "%s.%d.", names->block, (int)number);
-    if (input_norms && !architecture_continues_norm1(layout->architecture, layout->layer == 0)) {
-        append_norm(layout, MODEL_NORM1, names->norm1);
-    }
-    append_attention(layout);
-    if (branch_norms) {
-        append_norm(layout, MODEL_ATTENTION_NORM, names->attention_norm);
-    }
-    if (has_cross) {
-        append_cross_attention(layout);
-    }
-    if (input_norms || post_norm) {
-        append_norm(layout, MODEL_NORM2, names->norm2);
-    }
-    append_feed_forward(layout);
-    if (branch_norms) {
-        append_norm(layout, MODEL_FEED_FORWARD_NORM, names->feed_forward_norm);
+    snprintf(layout->prefix, sizeof layout->prefix, "%s.%d.", layout->names->block, (int)number);
+    for (int i = 0; i < block->count; i++) {
+        append_sublayer(layout, model_sublayer_type(block->sublayers[i]), i);
     }
     layout_append_adapters(layout);
-    if (post_norm) {
-        append_norm(layout, MODEL_NORM1, names->norm1);
+    if (architecture_is_post_norm(a)) {
+        append_block_norm(layout, model_sublayer_type(block->sublayers[0])->norm);
     }
     layout->prefix[0] = '\0';
 }

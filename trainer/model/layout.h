@@ -35,8 +35,9 @@ enum model_role {
     MODEL_CROSS_QUERY,
     MODEL_CROSS_KEY_VALUE,
     MODEL_CROSS_PROJECTION,
-    MODEL_ATTENTION_NORM, /* PLACEMENT_BRANCH and _BOTH: the norm of the output of attention */
-    MODEL_NORM2,          /* the norm between attention and the feed-forward network */
+    MODEL_CROSS_OUTPUT_NORM, /* PLACEMENT_BRANCH and _BOTH: the norm of its output */
+    MODEL_ATTENTION_NORM,    /* PLACEMENT_BRANCH and _BOTH: the norm of the output of attention */
+    MODEL_NORM2,             /* the norm between attention and the feed-forward network */
     MODEL_FC,
     MODEL_FC_PROJECTION,
     MODEL_FEED_FORWARD_NORM, /* PLACEMENT_BRANCH and _BOTH: the norm of the network's output */

@@ -1,4 +1,5 @@
-/* A parameter layout under construction: shared by layout.c and adapter_layout.c. */
+/* A parameter layout under construction: shared by layout.c, adapter_layout.c and the files of the
+ * sub-layers. */
 #pragma once
 
 #include "trainer/model/model_impl.h"
@@ -42,6 +43,28 @@ struct layout {
 /* layout_append - append one parameter with its complete name. */
 void layout_append(struct layout *layout, enum model_role role, struct shape shape,
                    const char *name);
+
+/* One of several matrices that read the same input and are one matrix for a GEMM. */
+struct input_matrix {
+    const char *name;
+    int64_t rows;
+    float init_factor; /* of the initial deviation */
+};
+
+/* layout_append_inputs - append matrices [rows, C] that read the stream, and their biases. The
+ * ranks split the rows of each matrix. joint: their name if the file stores them as one matrix;
+ * NULL: all weights precede all biases. */
+void layout_append_inputs(struct layout *layout, enum model_role role, const char *joint,
+                          const struct input_matrix *matrices, int count, bool bias);
+
+/* layout_append_projection - append a projection [C, inputs] into the residual stream, and its
+ * bias. The ranks split the columns of the matrix; each has the whole bias. */
+void layout_append_projection(struct layout *layout, enum model_role role, int64_t inputs,
+                              bool bias, const char *name);
+
+/* layout_append_gain - append the weight of a norm [columns]. is_split: over the ranks. */
+void layout_append_gain(struct layout *layout, enum model_role role, int64_t columns, bool is_split,
+                        const char *name);
 
 /* layout_next_item - copy the next item of a comma-separated list to item[MODEL_NAME_BYTES].
  * *cursor moves past the item. Returns false at the end of the list. */

@@ -1,13 +1,13 @@
 /* Model creation: the flat weight buffers and the working memory of a micro-batch.
  *
  * The arrange_* functions take all activation tensors from an arena. With an arena that has no
- * memory they only measure its size. */
-#include <math.h>
+ * memory they only measure its size. Those of a layer are in sublayers.c and in the files of the
+ * sub-layers. */
 #include <stdlib.h>
 
 #include "base/deadlines.h"
 #include "base/memory.h"
-#include "trainer/model/model_impl.h"
+#include "trainer/model/sublayers.h"
 
 enum { ADAPTERS_FUSED = 3 }; /* most adapters of one GEMM: query, key and value */
 
@@ -28,286 +28,169 @@ static int64_t count_local_rows(struct model_parallelism parallelism, int64_t n)
     return parallelism.sequence_parallel ? (n + parallelism.ranks - 1) / parallelism.ranks : n;
 }
 
-static bool has_placement(const struct model_config *c, enum norm_placement placement)
+static status arrange_task_head(const struct arrangement *a, struct head_activations *out)
 {
-    return architecture_compose(c).norm.placement == placement;
-}
-
-static bool has_branch_norms(const struct model_config *c)
-{
-    return has_placement(c, PLACEMENT_BRANCH) || has_placement(c, PLACEMENT_BOTH);
-}
-
-/* Takes the input of a branch norm and its statistics. */
-static status arrange_branch(const struct model_config *c, enum dtype dtype, int64_t own,
-                             struct arena *arena, struct tensor *output, struct tensor *statistics)
-{
-    if (has_branch_norms(c)) {
-        TRY(arena_take_tensor(arena, dtype, own, c->width, output));
-        TRY(arena_take_tensor(arena, DTYPE_F32, own, 2, statistics));
-    }
-    return STATUS_OK;
-}
-
-/* Takes the activations that selective recompute does not keep. */
-static status arrange_recomputed(const struct model_config *c, struct model_parallelism parallelism,
-                                 enum dtype dtype, int64_t n, struct arena *arena,
-                                 struct layer_activations *out)
-{
-    int64_t own = count_local_rows(parallelism, n);
-    if (!has_placement(c, PLACEMENT_BRANCH)) {
-        TRY(arena_take_tensor(arena, dtype, own, c->width, &out->norm1));
-        TRY(arena_take_tensor(arena, dtype, own, c->width, &out->norm2));
-    }
-    return arena_take_tensor(arena, dtype, n, compute_local_dims(c, parallelism.ranks).inner,
-                             &out->inner);
-}
-
-/* Takes the activations that full recompute does not keep, in addition to arrange_recomputed. */
-static status arrange_interior(const struct model_config *c, struct model_parallelism parallelism,
-                               enum dtype dtype, int64_t n, bool training, struct arena *arena,
-                               struct layer_activations *out)
-{
-    struct layer_dims local = compute_local_dims(c, parallelism.ranks);
-    int64_t own = count_local_rows(parallelism, n);
-    int64_t inner_outputs = model_inner_outputs(c) / parallelism.ranks;
-    TRY(arena_take_tensor(arena, DTYPE_F32, own, 2, &out->statistics1));
-    TRY(arena_take_tensor(arena, dtype, n, local.width + 2 * local.kv_width, &out->qkv));
-    TRY(arena_take_tensor(arena, dtype, n, local.width, &out->attended));
-    TRY(arrange_branch(c, dtype, own, arena, &out->attention_output,
-                       &out->attention_output_statistics));
-    TRY(arena_take_tensor(arena, dtype, own, c->width, &out->middle));
-    TRY(arena_take_tensor(arena, DTYPE_F32, own, 2, &out->statistics2));
-    if (model_has_qk_norm(c)) {
-        int64_t heads = local.heads + local.kv_heads;
-        TRY(arena_take_tensor(arena, dtype, n, local.width + local.kv_width, &out->query_keys));
-        TRY(arena_take_tensor(arena, DTYPE_F32, n, 2 * heads, &out->qk_statistics));
-    }
-    out->saved_for_backward = out->lse = tensor_absent();
-    if (training) {
-        TRY(arena_take_tensor(arena, DTYPE_F32, local.heads, n, &out->lse));
-    }
-    if (training || inner_outputs > local.inner) {
-        TRY(arena_take_tensor(arena, dtype, n, inner_outputs, &out->saved_for_backward));
-    }
-    return STATUS_OK;
-}
-
-/* Takes the activations of cross-attention. */
-static status arrange_cross(const struct model_config *c, struct model_parallelism parallelism,
-                            enum dtype dtype, int64_t n, bool training, struct arena *arena,
-                            struct layer_activations *out)
-{
-    struct layer_dims local = compute_local_dims(c, parallelism.ranks);
-    int64_t own = count_local_rows(parallelism, n);
-    TRY(arena_take_tensor(arena, dtype, own, c->width, &out->between));
-    TRY(arena_take_tensor(arena, dtype, own, c->width, &out->between_norm));
-    TRY(arena_take_tensor(arena, DTYPE_F32, own, 2, &out->between_statistics));
-    TRY(arena_take_tensor(arena, dtype, n, local.width, &out->cross_query));
-    TRY(arena_take_tensor(arena, dtype, n, 2 * local.width, &out->cross_key_value));
-    TRY(arena_take_tensor(arena, dtype, n, local.width, &out->cross_attended));
-    out->cross_lse = tensor_absent();
-    return training ? arena_take_tensor(arena, DTYPE_F32, local.heads, n, &out->cross_lse)
-                    : STATUS_OK;
-}
-
-static status arrange_task_head(const struct model_config *c, enum dtype dtype, bool training,
-                                struct arena *arena, struct head_activations *out)
-{
+    const struct model_config *c = a->config;
     bool texts = c->head == MODEL_HEAD_SEQUENCE || c->head == MODEL_HEAD_MULTIPLE_CHOICE;
-    const struct architecture a = architecture_compose(c);
-    bool transforms = a.head.task_transform && c->head != MODEL_HEAD_NONE;
+    bool transforms = a->architecture->head.task_transform && c->head != MODEL_HEAD_NONE;
     int64_t m = c->output_rows, norm = transforms ? m : 0;
-    int64_t dense = transforms || (texts && !a.attention.causal) ? m : 0;
-    TRY(arena_take_tensor(arena, dtype, m, c->width, &out->rows));
-    TRY(arena_take_tensor(arena, dtype, dense, c->width, &out->dense));
-    TRY(arena_take_tensor(arena, dtype, norm, c->width, &out->norm));
-    TRY(arena_take_tensor(arena, DTYPE_F32, norm, 2, &out->statistics));
+    int64_t dense = transforms || (texts && !a->architecture->attention.causal) ? m : 0;
+    TRY(arena_take_tensor(a->arena, a->dtype, m, c->width, &out->rows));
+    TRY(arena_take_tensor(a->arena, a->dtype, dense, c->width, &out->dense));
+    TRY(arena_take_tensor(a->arena, a->dtype, norm, c->width, &out->norm));
+    TRY(arena_take_tensor(a->arena, DTYPE_F32, norm, 2, &out->statistics));
     out->saved_for_backward = tensor_absent();
-    if (training) {
-        TRY(arena_take_tensor(arena, dtype, dense, c->width, &out->saved_for_backward));
-        TRY(arena_take_tensor(arena, dtype, m, c->width, &out->d_dense));
+    if (a->training) {
+        TRY(arena_take_tensor(a->arena, a->dtype, dense, c->width, &out->saved_for_backward));
+        TRY(arena_take_tensor(a->arena, a->dtype, m, c->width, &out->d_dense));
     }
     return STATUS_OK;
 }
 
-static status arrange_head(const struct model_config *c, enum dtype dtype, bool training,
-                           struct arena *arena, struct head_activations *out)
+static status arrange_head(const struct arrangement *a, struct head_activations *out)
 {
+    const struct model_config *c = a->config;
     int64_t m = c->output_rows, e = c->next_sentence ? c->examples : 0;
     if (c->head != MODEL_HEAD_LM) {
-        return arrange_task_head(c, dtype, training, arena, out);
+        return arrange_task_head(a, out);
     }
     int64_t columns = model_embedding_width(c);
-    TRY(arena_take_tensor(arena, dtype, m, c->width, &out->rows));
-    TRY(arena_take_tensor(arena, dtype, m, columns, &out->dense));
-    TRY(arena_take_tensor(arena, dtype, m, columns, &out->norm));
-    TRY(arena_take_tensor(arena, DTYPE_F32, m, 2, &out->statistics));
-    TRY(arena_take_tensor(arena, dtype, e, c->width, &out->first_rows));
-    TRY(arena_take_tensor(arena, dtype, e, c->width, &out->pooled));
-    if (training) {
-        TRY(arena_take_tensor(arena, dtype, m, columns, &out->saved_for_backward));
-        TRY(arena_take_tensor(arena, dtype, m, columns, &out->d_dense));
-        TRY(arena_take_tensor(arena, dtype, e, c->width, &out->pooled_saved));
-        TRY(arena_take_tensor(arena, dtype, e, c->width, &out->d_pooled));
+    TRY(arena_take_tensor(a->arena, a->dtype, m, c->width, &out->rows));
+    TRY(arena_take_tensor(a->arena, a->dtype, m, columns, &out->dense));
+    TRY(arena_take_tensor(a->arena, a->dtype, m, columns, &out->norm));
+    TRY(arena_take_tensor(a->arena, DTYPE_F32, m, 2, &out->statistics));
+    TRY(arena_take_tensor(a->arena, a->dtype, e, c->width, &out->first_rows));
+    TRY(arena_take_tensor(a->arena, a->dtype, e, c->width, &out->pooled));
+    if (a->training) {
+        TRY(arena_take_tensor(a->arena, a->dtype, m, columns, &out->saved_for_backward));
+        TRY(arena_take_tensor(a->arena, a->dtype, m, columns, &out->d_dense));
+        TRY(arena_take_tensor(a->arena, a->dtype, e, c->width, &out->pooled_saved));
+        TRY(arena_take_tensor(a->arena, a->dtype, e, c->width, &out->d_pooled));
     }
-    return STATUS_OK;
-}
-
-/* Takes the activations of a layer. It shares the memory of the first layer of its stack for all
- * tensors that need not be kept for backward. */
-static status arrange_layer(const struct model_config *c, struct model_parallelism parallelism,
-                            enum dtype dtype, int64_t n, bool training, struct arena *arena,
-                            struct layer_activations *layers, int64_t layer)
-{
-    struct layer_activations *out = &layers[layer];
-    bool has_cross = model_layer_has_cross(c, layer);
-    int64_t base = has_cross ? c->encoder_layers : 0;
-    bool first = layer == base;
-    *out = layers[base];
-    if (first || training) {
-        int64_t own = count_local_rows(parallelism, n);
-        TRY(arena_take_tensor(arena, dtype, own, c->width, &out->input));
-        TRY(arrange_branch(c, dtype, own, arena, &out->feed_forward_output,
-                           &out->feed_forward_output_statistics));
-        int adapters = 0;
-        TRY(model_adapters_per_layer(c, layer, &adapters));
-        TRY(arena_take_tensor(arena, dtype, n, c->adapter.rank * adapters, &out->adapter_hidden));
-    }
-    if (first || (training && c->recompute < RECOMPUTE_FULL)) {
-        TRY(arrange_interior(c, parallelism, dtype, n, training, arena, out));
-        TRY(has_cross ? arrange_cross(c, parallelism, dtype, n, training, arena, out) : STATUS_OK);
-    }
-    if (first || (training && c->recompute < RECOMPUTE_SELECTIVE)) {
-        TRY(arrange_recomputed(c, parallelism, dtype, n, arena, out));
-    }
-    if (has_placement(c, PLACEMENT_BRANCH)) {
-        out->norm1 = out->input;
-        out->norm2 = out->middle;
-    }
-    return STATUS_OK;
-}
-
-/* Takes the gradient of the inner features. The gradient of the attention's output uses the same
- * memory if `exchange` is too narrow for it. */
-static status arrange_d_inner(const struct model_config *config, struct layer_dims local,
-                              enum dtype dtype, int64_t rows, struct arena *arena,
-                              struct tensor *out)
-{
-    bool widens = local.width > config->width && local.width > local.inner;
-    TRY(arena_take_tensor(arena, dtype, rows, widens ? local.width : local.inner, out));
-    *out = tensor_view(out->data, dtype, rows, local.inner);
     return STATUS_OK;
 }
 
 /* Takes the output of the encoder and its gradient. */
-static status arrange_encoder(const struct model_config *c, enum dtype dtype, int64_t rows,
-                              int64_t own, bool training, struct arena *arena,
-                              struct activations *out)
+static status arrange_encoder(const struct arrangement *a, struct activations *out)
 {
-    const struct architecture *a = model_architecture(c->architecture);
-    if (a == NULL || !architecture_has_decoder(a)) {
+    int64_t width = a->config->width;
+    if (!architecture_has_decoder(a->architecture)) {
         return STATUS_OK;
     }
-    TRY(arena_take_tensor(arena, dtype, own, c->width, &out->encoder_last));
-    TRY(arena_take_tensor(arena, dtype, own, c->width, &out->encoder_norm));
-    TRY(arena_take_tensor(arena, DTYPE_F32, own, 2, &out->encoder_statistics));
+    TRY(arena_take_tensor(a->arena, a->dtype, a->local_rows, width, &out->encoder_last));
+    TRY(arena_take_tensor(a->arena, a->dtype, a->local_rows, width, &out->encoder_norm));
+    TRY(arena_take_tensor(a->arena, DTYPE_F32, a->local_rows, 2, &out->encoder_statistics));
     out->encoder_output = out->encoder_norm;
-    return training ? arena_take_tensor(arena, dtype, rows, c->width, &out->d_encoder) : STATUS_OK;
+    return a->training ? arena_take_tensor(a->arena, a->dtype, a->rows, width, &out->d_encoder)
+                       : STATUS_OK;
 }
 
 /* Reserves memory for the sums of the embeddings of all stacks, and for their norms unless these
  * are the norms of the first blocks. */
-static status arrange_embedding(const struct model_config *c, enum dtype dtype, int64_t rows,
-                                struct arena *arena, struct activations *out)
+static status arrange_embedding(const struct arrangement *a, struct activations *out)
 {
-    const struct architecture *a = model_architecture(c->architecture);
-    bool factorized = model_is_factorized(c), extra = a != NULL && a->embedding.extra_norm;
-    int64_t columns = model_embedding_width(c);
-    int stacks = !factorized && !extra ? 0 : architecture_has_decoder(a) ? STACKS_MAX : 1;
+    bool factorized = model_is_factorized(a->config), extra = a->architecture->embedding.extra_norm;
+    int64_t columns = model_embedding_width(a->config), n = a->local_rows;
+    int stacks = !factorized && !extra                       ? 0
+                 : architecture_has_decoder(a->architecture) ? STACKS_MAX
+                                                             : 1;
     for (int i = 0; i < stacks; i++) {
-        TRY(arena_take_tensor(arena, dtype, rows, columns, &out->embedding_sum[i]));
-        TRY(arena_take_tensor(arena, DTYPE_F32, rows, 2, &out->embedding_statistics[i]));
+        TRY(arena_take_tensor(a->arena, a->dtype, n, columns, &out->embedding_sum[i]));
+        TRY(arena_take_tensor(a->arena, DTYPE_F32, n, 2, &out->embedding_statistics[i]));
     }
-    return factorized ? arena_take_tensor(arena, dtype, rows, columns, &out->embedding_norm)
+    return factorized ? arena_take_tensor(a->arena, a->dtype, n, columns, &out->embedding_norm)
                       : STATUS_OK;
 }
 
 /* Takes the tables of the positions: sinusoids, rotations, and an f32 copy of the relative bias. */
-static status arrange_tables(const struct model_config *config, const struct architecture *a,
-                             enum dtype dtype, int64_t heads, struct arena *arena,
-                             struct activations *out)
+static status arrange_tables(const struct arrangement *a, struct activations *out)
 {
-    if (a->embedding.positions == POSITIONS_SINUSOIDAL) {
-        TRY(arena_take_tensor(arena, dtype, config->positions, config->width,
-                              &out->position_table));
+    const struct model_config *c = a->config;
+    enum position_kind positions = a->architecture->embedding.positions;
+    if (positions == POSITIONS_SINUSOIDAL) {
+        TRY(arena_take_tensor(a->arena, a->dtype, c->positions, c->width, &out->position_table));
     }
-    if (architecture_is_rotary(a)) {
-        int64_t width = model_rotary_width(config);
-        TRY(arena_take_tensor(arena, DTYPE_F32, config->positions, width, &out->rope_table));
-        if (config->rope_local_theta > 0) {
-            TRY(arena_take_tensor(arena, DTYPE_F32, config->positions, width,
+    if (positions == POSITIONS_ROTARY) {
+        int64_t width = model_rotary_width(c);
+        TRY(arena_take_tensor(a->arena, DTYPE_F32, c->positions, width, &out->rope_table));
+        if (c->rope_local_theta > 0) {
+            TRY(arena_take_tensor(a->arena, DTYPE_F32, c->positions, width,
                                   &out->rope_local_table));
         }
     }
-    bool copies_bias = a->embedding.positions == POSITIONS_RELATIVE && dtype != DTYPE_F32;
-    int stacks = architecture_has_decoder(a) ? STACKS_MAX : 1;
+    bool copies_bias = positions == POSITIONS_RELATIVE && a->dtype != DTYPE_F32;
+    int stacks = architecture_has_decoder(a->architecture) ? STACKS_MAX : 1;
     for (int i = 0; i < stacks && copies_bias; i++) {
-        TRY(arena_take_tensor(arena, DTYPE_F32, model_position_buckets(config), heads,
+        TRY(arena_take_tensor(a->arena, DTYPE_F32, model_position_buckets(c), a->local.heads,
                               &out->position_bias[i]));
     }
     return STATUS_OK;
 }
 
 /* Takes the gradients of activations, and the inputs of adapters after dropout. */
-static status arrange_backward(const struct model_config *config, struct layer_dims local,
-                               enum dtype dtype, int64_t rows, int64_t own, struct arena *arena,
-                               struct activations *out)
+static status arrange_backward(const struct arrangement *a, struct activations *out)
 {
-    TRY(arena_take_tensor(arena, dtype, own, config->width, &out->d_stream));
-    if (config->dropout > 0 || has_branch_norms(config) || config->residual_multiplier > 0) {
-        TRY(arena_take_tensor(arena, dtype, own, config->width, &out->d_delta));
+    const struct model_config *c = a->config;
+    bool has_branch_norms = architecture_has_branch_norms(a->architecture);
+    TRY(arena_take_tensor(a->arena, a->dtype, a->local_rows, c->width, &out->d_stream));
+    if (c->dropout > 0 || has_branch_norms || c->residual_multiplier > 0) {
+        TRY(arena_take_tensor(a->arena, a->dtype, a->local_rows, c->width, &out->d_delta));
     }
-    TRY(arena_take_tensor(arena, dtype, rows, local.width + 2 * local.kv_width, &out->d_qkv));
-    TRY(arrange_d_inner(config, local, dtype, rows, arena, &out->d_inner));
-    TRY(arena_take_tensor(arena, DTYPE_F32, 2, model_norm_width(config),
+    TRY(model_arrange_gradients(a, out));
+    TRY(arena_take_tensor(a->arena, DTYPE_F32, 2, model_norm_width(c),
                           &out->frozen_norm_gradients));
-    TRY(arena_take_tensor(arena, dtype, rows, ADAPTERS_FUSED * config->adapter.rank,
+    TRY(arena_take_tensor(a->arena, a->dtype, a->rows, ADAPTERS_FUSED * c->adapter.rank,
                           &out->d_adapter_hidden));
-    int64_t widest = config->width > local.inner ? config->width : local.inner;
-    widest = local.width > widest ? local.width : widest;
-    bool adapter_dropout = config->adapter.rank > 0 && config->adapter.dropout > 0;
-    TRY(arena_take_tensor(arena, dtype, rows, adapter_dropout ? widest : 0, &out->adapter_input));
-    return STATUS_OK;
+    int64_t widest = c->width > a->local.inner ? c->width : a->local.inner;
+    widest = a->local.width > widest ? a->local.width : widest;
+    bool adapter_dropout = c->adapter.rank > 0 && c->adapter.dropout > 0;
+    return arena_take_tensor(a->arena, a->dtype, a->rows, adapter_dropout ? widest : 0,
+                             &out->adapter_input);
 }
 
 /* Takes all tensors of the working memory from the arena, or measures their size. */
-static status arrange_activations(const struct model_config *config,
-                                  struct model_parallelism parallelism, enum dtype dtype,
-                                  int64_t rows, bool training, struct layer_activations *layers,
-                                  struct arena *arena, struct activations *out)
+static status arrange_activations(const struct arrangement *a, struct layer_activations *layers,
+                                  struct activations *out)
 {
-    struct layer_dims local = compute_local_dims(config, parallelism.ranks);
-    int64_t own = count_local_rows(parallelism, rows);
+    const struct model_config *c = a->config;
     *out = (struct activations){.layers = layers};
-    TRY(arrange_embedding(config, dtype, own, arena, out));
-    for (int64_t l = 0; l < config->layers; l++) {
-        TRY(arrange_layer(config, parallelism, dtype, rows, training, arena, layers, l));
+    TRY(arrange_embedding(a, out));
+    for (int64_t l = 0; l < c->layers; l++) {
+        TRY(model_arrange_layer(a, layers, l));
     }
-    TRY(arena_take_tensor(arena, dtype, own, config->width, &out->last));
-    TRY(arena_take_tensor(arena, dtype, own, config->width, &out->final_norm));
-    TRY(arena_take_tensor(arena, DTYPE_F32, own, 2, &out->final_statistics));
-    if (parallelism.ranks == 1 || dtype != DTYPE_F32) {
-        TRY(arena_take_tensor(arena, dtype, rows, config->width, &out->exchange));
+    TRY(arena_take_tensor(a->arena, a->dtype, a->local_rows, c->width, &out->last));
+    TRY(arena_take_tensor(a->arena, a->dtype, a->local_rows, c->width, &out->final_norm));
+    TRY(arena_take_tensor(a->arena, DTYPE_F32, a->local_rows, 2, &out->final_statistics));
+    if (a->ranks == 1 || a->dtype != DTYPE_F32) {
+        TRY(arena_take_tensor(a->arena, a->dtype, a->rows, c->width, &out->exchange));
     }
-    const struct architecture a = architecture_compose(config);
-    TRY(arrange_encoder(config, dtype, rows, own, training, arena, out));
-    TRY(arrange_tables(config, &a, dtype, local.heads, arena, out));
-    TRY(arrange_head(config, dtype, training, arena, &out->head));
-    if (config->token_types == 1) {
-        TRY(arena_take_tensor(arena, DTYPE_F32, 1, rows, &out->zero_token_type_ids));
+    TRY(arrange_encoder(a, out));
+    TRY(arrange_tables(a, out));
+    TRY(arrange_head(a, &out->head));
+    if (c->token_types == 1) {
+        TRY(arena_take_tensor(a->arena, DTYPE_F32, 1, a->rows, &out->zero_token_type_ids));
     }
-    return training ? arrange_backward(config, local, dtype, rows, own, arena, out) : STATUS_OK;
+    return a->training ? arrange_backward(a, out) : STATUS_OK;
+}
+
+/* Describes the working memory of one rank. */
+static struct arrangement describe_arrangement(const struct model_config *config,
+                                               const struct architecture *architecture,
+                                               struct model_parallelism parallelism,
+                                               enum dtype dtype, int64_t rows, bool training,
+                                               struct arena *arena)
+{
+    return (struct arrangement){
+        .config = config,
+        .architecture = architecture,
+        .local = compute_local_dims(config, parallelism.ranks),
+        .ranks = parallelism.ranks,
+        .dtype = dtype,
+        .rows = rows,
+        .local_rows = count_local_rows(parallelism, rows),
+        .training = training,
+        .arena = arena,
+    };
 }
 
 status model_activation_bytes(const struct model_config *config,
@@ -317,10 +200,12 @@ status model_activation_bytes(const struct model_config *config,
     *bytes = 0;
     struct layer_activations *layers = NULL;
     TRY(ALLOCATE(layers, config->layers, "layers"));
+    const struct architecture architecture = architecture_compose(config);
     struct arena measure = {0};
     struct activations views;
-    status result =
-        arrange_activations(config, parallelism, dtype, rows, training, layers, &measure, &views);
+    const struct arrangement a =
+        describe_arrangement(config, &architecture, parallelism, dtype, rows, training, &measure);
+    status result = arrange_activations(&a, layers, &views);
     free(layers);
     TRY(result);
     *bytes = measure.peak + model_window_bytes(config, parallelism, dtype, rows);
@@ -368,8 +253,9 @@ static status allocate_model(struct model *m)
     TRY(model_activation_bytes(&m->config, m->parallelism, dtype, m->rows, m->training, &bytes));
     bytes -= model_window_bytes(&m->config, m->parallelism, dtype, m->rows);
     TRY(arena_create(dev, bytes, "the activations", &m->arena));
-    TRY(arrange_activations(&m->config, m->parallelism, dtype, m->rows, m->training,
-                            m->activations.layers, &m->arena, &m->activations));
+    const struct arrangement a = describe_arrangement(&m->config, m->architecture, m->parallelism,
+                                                      dtype, m->rows, m->training, &m->arena);
+    TRY(arrange_activations(&a, m->activations.layers, &m->activations));
     TRY(model_fp8_create(m));
     return model_fill_positions(m);
 }
@@ -644,53 +530,38 @@ struct tensor model_hidden_gradient(const struct model *m)
 
 /* ---- descriptions of operations ---- */
 
+/* Returns the number of a dropout site among all sites of the model, from which its key follows. */
+static uint64_t compute_site(const struct model *m, int64_t layer, enum dropout_site site)
+{
+    int64_t number = layer, place = site;
+    if (site == DROPOUT_INNER) {
+        number = model_extra_site(m, layer);
+        place = DROPOUT_FC;
+    } else if (site == DROPOUT_CROSS_ATTENTION || site == DROPOUT_CROSS_PROJECTION) {
+        number = model_cross_site(m, layer);
+        place = site == DROPOUT_CROSS_ATTENTION ? DROPOUT_ATTENTION : DROPOUT_PROJECTION;
+    }
+    return (uint64_t)((number + 1) * DROPOUT_SITES + place);
+}
+
 struct dropout model_dropout(const struct model *m, const struct model_input *input, int64_t layer,
                              enum dropout_site site)
 {
     const struct model_config *c = &m->config;
-    float probability = site == DROPOUT_ATTENTION ? c->attention_dropout
-                        : site == DROPOUT_INNER   ? c->activation_dropout
-                                                  : c->dropout;
+    bool of_scores = site == DROPOUT_ATTENTION || site == DROPOUT_CROSS_ATTENTION;
+    float probability = of_scores               ? c->attention_dropout
+                        : site == DROPOUT_INNER ? c->activation_dropout
+                                                : c->dropout;
     if (!input->training || !(probability > 0)) {
         return (struct dropout){0};
     }
-    bool is_inner = site == DROPOUT_INNER;
-    int64_t number = is_inner ? model_extra_site(m, layer) : layer;
-    int64_t row_elements = site == DROPOUT_ATTENTION
-                               ? c->heads * attention_dropout_pitch(input->longest)
-                           : is_inner ? c->inner
-                                      : model_dropout_columns(m, layer);
-    number = (number + 1) * DROPOUT_SITES + (is_inner ? DROPOUT_FC : site);
+    int64_t row_elements = of_scores ? c->heads * attention_dropout_pitch(input->longest)
+                           : site == DROPOUT_INNER ? c->inner
+                                                   : model_dropout_columns(m, layer);
     return (struct dropout){
         .probability = probability,
-        .key = random_key(input->seed, RANDOM_DROPOUT, (uint64_t)input->step, (uint64_t)number),
+        .key = random_key(input->seed, RANDOM_DROPOUT, (uint64_t)input->step,
+                          compute_site(m, layer, site)),
         .first = input->first_row * row_elements,
-    };
-}
-
-struct attention model_attention(const struct model *m, const struct model_input *input,
-                                 int64_t layer)
-{
-    int64_t head_width = model_head_width(&m->config);
-    float scale = (float)m->config.attention_scale;
-    float usual = m->architecture->attention.unscaled ? 1 : 1.0f / sqrtf((float)head_width);
-    return (struct attention){
-        .heads = (int)m->local.heads,
-        .kv_heads = (int)m->local.kv_heads,
-        .head_width = head_width,
-        .causal = m->architecture->attention.causal && !input->is_source,
-        .window = model_layer_window(&m->config, layer),
-        .scale = scale > 0 ? scale : usual,
-        .softcap = (float)m->config.attention_softcap,
-        .bias = model_position_bias(m, input),
-        .sequences = input->segments,
-        .cu_q = input->cu_rows,
-        .cu_k = input->cu_rows,
-        .shared_prefix_offsets = input->shared_prefix_offsets,
-        .longest_q = input->longest,
-        .longest_k = input->longest,
-        .dropout = model_dropout(m, input, layer, DROPOUT_ATTENTION),
-        .first_head = m->rank * (int)m->local.heads,
-        .all_heads = (int)m->config.heads,
     };
 }

@@ -24,13 +24,16 @@ struct param_index {
 enum { PARAM_NONE = -1, PARAM_CONSTANT_NORM = -2 };
 
 /* Dropout sites: the embedding (as layer -1), and three sites of each layer. model_cross_site and
- * model_extra_site return further layer numbers above the last layer. DROPOUT_INNER stands for the
- * inner features of the feed-forward network: DROPOUT_FC of the layer number model_extra_site. */
+ * model_extra_site return further layer numbers above the last layer. The sites after DROPOUT_SITES
+ * have such a number: two sites of cross-attention, and the inner features of the feed-forward
+ * network, which are DROPOUT_FC of the layer number model_extra_site. */
 enum dropout_site {
     DROPOUT_ATTENTION,
     DROPOUT_PROJECTION,
     DROPOUT_FC,
     DROPOUT_SITES,
+    DROPOUT_CROSS_ATTENTION,
+    DROPOUT_CROSS_PROJECTION,
     DROPOUT_INNER
 };
 
@@ -41,36 +44,6 @@ struct layer_dims {
     int64_t kv_heads;
     int64_t kv_width; /* G D / t, all local key-value heads together */
     int64_t inner;    /* F/t */
-};
-
-/* Activations of one layer that forward keeps for backward. `statistics` of a norm are f32 [n, 2]:
- * mean and reciprocal deviation of each row. */
-struct layer_activations {
-    struct tensor input; /* [n, C] residual stream at the input */
-    struct tensor norm1; /* [n, C]; PLACEMENT_POST: the stream; PLACEMENT_BRANCH: same memory as
-                          * `input` */
-    struct tensor statistics1;   /* of norm1 */
-    struct tensor qkv;           /* [N, (H + 2 G) D / t] */
-    struct tensor query_keys;    /* [N, (H + G) D / t] after QK norms and rotation; absent without
-                                  * QK norms, because qkv then contains them */
-    struct tensor qk_statistics; /* f32 [N, 2 (H + G) / t] of the QK norms */
-    struct tensor lse;           /* f32 [H/t, N] */
-    struct tensor attended;      /* [N, H D / t] output of attention */
-    struct tensor attention_output; /* [n, C] input of the branch norm of attention, if any */
-    struct tensor attention_output_statistics;
-    /* cross-attention, in decoders only: [n, C] residual stream after self-attention, its norm, and
-     * as the members above [N, W/t], [S, 2 W/t], f32 [H/t, N] and [N, W/t] with W = H D */
-    struct tensor between, between_norm, between_statistics;
-    struct tensor cross_query, cross_key_value, cross_lse, cross_attended;
-    struct tensor middle;              /* [n, C] residual stream after attention */
-    struct tensor norm2;               /* [n, C]; PLACEMENT_BRANCH: same memory as `middle` */
-    struct tensor statistics2;         /* of norm2 */
-    struct tensor saved_for_backward;  /* [N, F/t] value that the backward pass of the activation
-                                       * reads; with a gate [N, 2F/t], the output of the GEMM */
-    struct tensor inner;               /* [N, F/t] output of the activation */
-    struct tensor feed_forward_output; /* [n, C] input of the branch norm of the network, if any */
-    struct tensor feed_forward_output_statistics;
-    struct tensor adapter_hidden; /* [N, rank x adapters] outputs of the adapters' A matrices */
 };
 
 /* Activations of BERT's heads for M masked rows and E examples. A fine-tuning head uses rows and
@@ -91,11 +64,10 @@ struct head_activations {
     struct tensor d_pooled;           /* [E, C] */
 };
 
-enum { STACKS_MAX = 2 }; /* an encoder and a decoder */
-
 /* Working memory of one micro-batch. */
 struct activations {
-    struct layer_activations *layers; /* [L]; without training all layers share one set */
+    struct layer_activations *layers; /* [L] (sublayers.h); without training all layers of a stack
+                                       * share one set */
     /* for each stack in which the norm of the embedding is not norm1 of the first block: the sum
      * of the embeddings [n, U] and the statistics of its norm */
     struct tensor embedding_sum[STACKS_MAX], embedding_statistics[STACKS_MAX];
@@ -136,6 +108,7 @@ struct activations {
 /* A stack of blocks. A model has one stack, or an encoder and a decoder. */
 struct stack {
     int64_t first, end;                          /* its layers */
+    const struct block *block;                   /* their sub-layers */
     struct param_index param_index[MODEL_ROLES]; /* indices in the first block */
     struct param_index end_norm;                 /* the norm after the last layer */
     int layer_parameters;                        /* of one block, if it has several blocks */
@@ -319,6 +292,20 @@ status model_embedding_reduce_begin(struct model *m, struct tensor gradients[2])
 /* model_embedding_reduce_end - all-reduce the partial sums and copy them to the gradients. */
 status model_embedding_reduce_end(struct model *m, const struct tensor gradients[2]);
 
+/* model_qk_norm_row_sums - return the memory of the sums of n rows [N, 2] that are added over the
+ * ranks: column 0 of the queries, column 1 of the keys. */
+struct tensor model_qk_norm_row_sums(const struct model *m, int64_t n);
+
+/* model_qk_norm_reduce_rows - add the sums of n rows over the ranks. */
+status model_qk_norm_reduce_rows(struct model *m, int64_t n);
+
+/* model_qk_norm_reduce_begin - replace the gradients of the two weights by partial sums.
+ * Each rank adds the terms of its heads to them. */
+status model_qk_norm_reduce_begin(struct model *m, struct tensor sums[2]);
+
+/* model_qk_norm_reduce_end - sum the partial sums over the ranks into the gradients. */
+status model_qk_norm_reduce_end(struct model *m, const struct tensor gradients[2]);
+
 /* model_adapter_reduce_begin - replace *gradient by a buffer for this rank's partial sum, for an
  * adapter matrix that is replicated on all ranks. The caller sets the buffer if first_micro_batch
  * is true, and otherwise adds to it. */
@@ -365,7 +352,7 @@ static inline int64_t model_dropout_columns(const struct model *m, int64_t layer
     return layer < 0 ? model_embedding_width(&m->config) : m->config.width;
 }
 
-/* model_cross_site - return the layer number of the dropout after the cross-attention of a layer.
+/* model_cross_site - return the layer number of the dropout of the cross-attention of a layer.
  * It is greater than the numbers of all layers, so that their dropout is the same in all models. */
 static inline int64_t model_cross_site(const struct model *m, int64_t layer)
 {
@@ -384,35 +371,6 @@ static inline int64_t model_extra_site(const struct model *m, int64_t layer)
 /* model_source_input - return the input of the encoder: the sources as rows. */
 struct model_input model_source_input(const struct model_input *input);
 
-/* model_query_keys - return the matrix that begins with the queries and keys of attention. */
-static inline struct tensor model_query_keys(const struct model *m,
-                                             const struct layer_activations *a)
-{
-    return m->architecture->attention.qk_norm ? a->query_keys : a->qkv;
-}
-
-/* model_queries - return the queries in a fused [N, (H + 2 G) D / t]. */
-static inline struct tensor model_queries(const struct model *m, struct tensor qkv)
-{
-    return tensor_columns(qkv, 0, m->local.width);
-}
-
-/* model_keys - return the keys in a fused matrix, as in model_queries. */
-static inline struct tensor model_keys(const struct model *m, struct tensor qkv)
-{
-    return tensor_columns(qkv, m->local.width, m->local.kv_width);
-}
-
-/* model_values - return the values in a fused matrix, as in model_queries. */
-static inline struct tensor model_values(const struct model *m, struct tensor qkv)
-{
-    return tensor_columns(qkv, m->local.width + m->local.kv_width, m->local.kv_width);
-}
-
-/* model_attention - describe the self-attention over the segments of a micro-batch. */
-struct attention model_attention(const struct model *m, const struct model_input *input,
-                                 int64_t layer);
-
 /* ---- positions.c ---- */
 
 /* model_fill_positions - fill the constant tables of positions that the model has. */
@@ -430,55 +388,18 @@ status model_update_position_bias(struct model *m, const struct model_input *inp
 /* model_position_bias - return the relative position bias of the stack that reads the input. */
 struct attention_bias model_position_bias(const struct model *m, const struct model_input *input);
 
-/* ---- qk_norm.c ---- */
-
-/* model_qk_norm_forward - normalize the queries and keys of a layer.
- *
- * Shapes    reads the first n rows of qkv; writes the same rows of query_keys and qk_statistics
- * Order     collective over the tensor-parallel group with QK_NORM_ROWS */
-status model_qk_norm_forward(struct model *m, int64_t layer, int64_t n);
-
-/* model_qk_norm_backward - compute the gradients of the norms' weights and inputs.
- *
- * Shapes    d_qkv [N, (H + 2 G) D / t]
- * Memory    replaces the gradients of queries and keys in d_qkv
- * Order     collective over the tensor-parallel group */
-status model_qk_norm_backward(struct model *m, int64_t layer, int64_t n, float *const *gradients,
-                              struct tensor d_qkv);
-
-/* model_qk_norm_row_sums - return the memory of the sums of n rows [N, 2] that are added over the
- * ranks: column 0 of the queries, column 1 of the keys. */
-struct tensor model_qk_norm_row_sums(const struct model *m, int64_t n);
-
-/* model_qk_norm_reduce_rows - add the sums of n rows over the ranks. */
-status model_qk_norm_reduce_rows(struct model *m, int64_t n);
-
-/* model_qk_norm_reduce_begin - replace the gradients of the two weights by partial sums.
- * Each rank adds the terms of its heads to them. */
-status model_qk_norm_reduce_begin(struct model *m, struct tensor sums[2]);
-
-/* model_qk_norm_reduce_end - sum the partial sums over the ranks into the gradients. */
-status model_qk_norm_reduce_end(struct model *m, const struct tensor gradients[2]);
-
-/* ---- parts of the forward pass that generation shares: forward.c, attention.c ---- */
+/* ---- embedding.c ---- */
 
 /* model_embed - compute the residual stream at the input of the first layer. */
 status model_embed(struct model *m, const struct model_input *input);
 
-/* model_run_stack - run the embedding and all layers of the stack that reads the input. */
-status model_run_stack(struct model *m, const struct model_input *input);
-
 /* model_first_norm - add the token types and compute the first norm. */
 status model_first_norm(struct model *m, const struct model_input *input);
 
-/* model_project_qkv - compute queries, keys and values of a layer, with rotary positions. */
-status model_project_qkv(struct model *m, const struct model_input *input, int64_t layer);
+/* ---- parts of the forward pass that generation shares: forward.c ---- */
 
-/* model_project_attended - apply the attention's output projection and reduce it over the ranks. */
-status model_project_attended(struct model *m, const struct model_input *input, int64_t layer);
-
-/* model_finish_layer - run a layer from the attention's output in `exchange` to the next norm1. */
-status model_finish_layer(struct model *m, const struct model_input *input, int64_t layer);
+/* model_run_stack - run the embedding and all layers of the stack that reads the input. */
+status model_run_stack(struct model *m, const struct model_input *input);
 
 /* model_gather_hidden - return all rows of the final norm. */
 status model_gather_hidden(struct model *m, int64_t n, struct tensor *hidden);

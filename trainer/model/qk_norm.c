@@ -13,7 +13,30 @@
  *
  * Source    Henry et al. 2020, arXiv:2010.04245; with weights: Yang et al. 2025,
  *           arXiv:2505.09388 */
-#include "trainer/model/model_impl.h"
+#include "trainer/model/attention_impl.h"
+#include "trainer/model/layout_impl.h"
+#include "trainer/model/sublayers.h"
+
+void model_qk_norm_append(struct layout *layout)
+{
+    const struct architecture_names *names = layout->names;
+    enum qk_norm kind = layout->architecture->attention.qk_norm;
+    for (int keys = 0; keys < 2 && kind != QK_NORM_NONE; keys++) {
+        layout_append_gain(layout, keys ? MODEL_KEY_NORM : MODEL_QUERY_NORM,
+                           model_qk_norm_width(layout->config, keys), kind == QK_NORM_ROWS,
+                           keys ? names->key_norm : names->query_norm);
+    }
+}
+
+status model_qk_norm_arrange(const struct arrangement *a, struct attention_activations *out)
+{
+    int64_t heads = a->local.heads + a->local.kv_heads, width = a->local.width + a->local.kv_width;
+    if (a->architecture->attention.qk_norm == QK_NORM_NONE) {
+        return STATUS_OK;
+    }
+    TRY(arena_take_tensor(a->arena, a->dtype, a->rows, width, &out->query_keys));
+    return arena_take_tensor(a->arena, DTYPE_F32, a->rows, 2 * heads, &out->qk_statistics);
+}
 
 static bool has_heads(const struct model *m)
 {
@@ -35,7 +58,7 @@ static struct tensor view_part(const struct model *m, struct tensor t, int64_t n
     return part == 0 ? model_queries(m, t) : model_keys(m, t);
 }
 
-static struct tensor view_statistics(const struct layer_activations *a, int64_t n, int64_t part)
+static struct tensor view_statistics(const struct attention_activations *a, int64_t n, int64_t part)
 {
     return tensor_columns(tensor_rows(a->qk_statistics, 0, n), 2 * part, 2);
 }
@@ -59,7 +82,7 @@ static bool is_split(const struct model *m)
 
 static status run_split_forward(struct model *m, int64_t layer, int64_t n)
 {
-    struct layer_activations *a = &m->activations.layers[layer];
+    const struct attention_activations *a = &m->activations.layers[layer].attention;
     struct tensor sums = model_qk_norm_row_sums(m, n);
     for (int64_t part = 0; part < count_parts(m); part++) {
         TRY(split_norm_forward_sums(m->kernels, tensor_columns(sums, part, 1),
@@ -81,7 +104,7 @@ status model_qk_norm_forward(struct model *m, int64_t layer, int64_t n)
     if (is_split(m)) {
         return run_split_forward(m, layer, n);
     }
-    struct layer_activations *a = &m->activations.layers[layer];
+    const struct attention_activations *a = &m->activations.layers[layer].attention;
     struct tensor none = tensor_absent();
     for (int64_t part = 0; part < count_parts(m); part++) {
         struct param_index norm = get_norm(m, layer, get_kind(m, part));
@@ -106,7 +129,7 @@ static struct tensor get_gradient(const struct model *m, struct param_index norm
 static status run_split_backward(struct model *m, int64_t layer, int64_t n, float *const *gradients,
                                  struct tensor d_qkv)
 {
-    struct layer_activations *a = &m->activations.layers[layer];
+    const struct attention_activations *a = &m->activations.layers[layer].attention;
     struct tensor sums = model_qk_norm_row_sums(m, n);
     for (int64_t part = 0; part < count_parts(m); part++) {
         struct param_index norm = get_norm(m, layer, get_kind(m, part));
@@ -132,7 +155,7 @@ status model_qk_norm_backward(struct model *m, int64_t layer, int64_t n, float *
     if (is_split(m)) {
         return run_split_backward(m, layer, n, gradients, d_qkv);
     }
-    struct layer_activations *a = &m->activations.layers[layer];
+    const struct attention_activations *a = &m->activations.layers[layer].attention;
     struct tensor weights[2], sums[2];
     for (int kind = 0; kind < 2; kind++) {
         sums[kind] = weights[kind] = get_gradient(m, get_norm(m, layer, kind), gradients);

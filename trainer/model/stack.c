@@ -13,6 +13,7 @@ bool model_is_norm(const struct model_parameter *p)
     case MODEL_KEY_NORM:
     case MODEL_TRANSFORM_NORM:
     case MODEL_CROSS_NORM:
+    case MODEL_CROSS_OUTPUT_NORM:
         return true;
     default:
         return false;
@@ -40,6 +41,8 @@ static bool has_norm(const struct architecture *a, enum model_role role)
         return architecture_has_branch_norms(a);
     case MODEL_CROSS_NORM:
         return architecture_has_decoder(a);
+    case MODEL_CROSS_OUTPUT_NORM:
+        return architecture_has_decoder(a) && architecture_has_branch_norms(a);
     default:
         return false;
     }
@@ -111,6 +114,7 @@ void model_describe_stacks(struct model *m)
                           .statistics = &a->final_statistics};
     m->stack_count = (int)(s - m->stacks);
     for (int i = 0; i < m->stack_count; i++) {
+        m->stacks[i].block = &m->architecture->blocks[i];
         describe_stack(m, i, &m->stacks[i]);
     }
 }

@@ -1,12 +1,51 @@
-/* The sub-layers of a block: attention (attention.c) and the feed-forward network (feed_forward.c).
- * forward.c runs them with the norms and residual sums between them. linear.c has the matrices
- * that both use.
+/* The sub-layers of a block: what they have in common, and the functions that run a list of them.
+ *
+ * A kind of sub-layer is one file: attention.c, cross_attention.c, feed_forward.c. The file has the
+ * parameters and their split over tensor-parallel ranks, the memory, and the forward and backward
+ * pass, and ends with a struct sublayer_type. sublayers.c runs the list of a block with the norms
+ * and residual sums between the sub-layers; layout.c appends the parameters of the list. linear.c
+ * has the matrices that all kinds use.
  *
  * Errors    as in model_impl.h */
 #pragma once
 
-#include "trainer/model/cache.h"
+#include "trainer/model/attention_impl.h"
+#include "trainer/model/cross_attention_impl.h"
+#include "trainer/model/feed_forward_impl.h"
 #include "trainer/model/model_impl.h"
+
+/* The stream before a sub-layer and the norms around it: values that forward keeps for backward.
+ * Statistics of a norm are f32 [n, 2]: mean and reciprocal deviation of each row. */
+struct sublayer_activations {
+    struct tensor stream; /* [n, C] residual stream at the input */
+    struct tensor norm;   /* [n, C] norm of the stream, which the sub-layer reads; PLACEMENT_BRANCH:
+                           * same memory as `stream` */
+    struct tensor statistics; /* of norm */
+    struct tensor output;     /* [n, C] input of the norm of the output, if there is one */
+    struct tensor output_statistics;
+};
+
+/* Activations of one layer that forward keeps for backward. */
+struct layer_activations {
+    struct sublayer_activations sublayers[SUBLAYER_KINDS];
+    struct attention_activations attention;
+    struct cross_attention_activations cross_attention;
+    struct feed_forward_activations feed_forward;
+    struct tensor adapter_hidden; /* [N, rank x adapters] outputs of the adapters' A matrices */
+};
+
+/* The sizes on which the working memory depends, and the arena that provides it. */
+struct arrangement {
+    const struct model_config *config;
+    const struct architecture *architecture;
+    struct layer_dims local;
+    int ranks;
+    enum dtype dtype;
+    int64_t rows;       /* largest N */
+    int64_t local_rows; /* n: rows of the residual stream on the rank with the most rows */
+    bool training;
+    struct arena *arena;
+};
 
 /* The state of a backward pass. */
 struct backward {
@@ -14,6 +53,41 @@ struct backward {
     const struct model_input *input;
     float *const *gradients;
     int64_t n; /* rows of the micro-batch */
+};
+
+/* A kind of sub-layer: y = W f(norm), where f is the interior and W the output projection.
+ *
+ * The functions arrange_* take tensors from the arena of the arrangement. Functions without which a
+ * kind works may be NULL: arrange_recomputed, arrange_gradients, recompute. */
+struct sublayer_type {
+    enum model_role norm;        /* of the stream, before the sub-layer */
+    enum model_role output_norm; /* PLACEMENT_BRANCH and _BOTH: of the output */
+    enum model_role projection;  /* W */
+    enum dropout_site dropout;   /* of the output */
+    bool keeps_norm;             /* selective recompute keeps the output of the norm */
+
+    /* Appends the parameters between the two norms to the current block of the layout. */
+    void (*append_parameters)(struct layout *layout);
+
+    /* Takes the activations of a layer, except those of arrange_recomputed. */
+    status (*arrange_kept)(const struct arrangement *a, struct layer_activations *out);
+
+    /* Takes the activations of a layer that selective recompute does not keep. */
+    status (*arrange_recomputed)(const struct arrangement *a, struct layer_activations *out);
+
+    /* Takes the memory of the gradients of activations, which all layers share. */
+    status (*arrange_gradients)(const struct arrangement *a, struct activations *out);
+
+    /* Computes *interior = f(norm), the input of the output projection. */
+    status (*forward)(struct model *m, const struct model_input *input, int64_t layer,
+                      struct tensor *interior);
+
+    /* Computes the activations of arrange_recomputed again. */
+    status (*recompute)(struct model *m, const struct model_input *input, int64_t layer);
+
+    /* Computes the gradients from the gradient `delta` of y, this rank's rows [n, C]. needs_dx: the
+     * gradient of the norm is then in `exchange`. */
+    status (*backward)(struct backward *b, int64_t layer, bool needs_dx, struct tensor delta);
 };
 
 /* model_view_rows - return the first n rows: the working memory that this micro-batch uses. */
@@ -59,7 +133,32 @@ static inline bool model_sets_gradients(const struct model *m, const struct mode
     return input->first_micro_batch && !m->architecture->shared_layers;
 }
 
-/* ---- forward.c: additions and norms ---- */
+/* ---- sublayers.c ---- */
+
+/* model_sublayer_type - return the functions of a kind of sub-layer. */
+const struct sublayer_type *model_sublayer_type(enum sublayer_kind kind);
+
+/* model_first_sublayer - return the activations of the first sub-layer of a layer. */
+struct sublayer_activations *model_first_sublayer(const struct model *m, int64_t layer);
+
+/* model_arrange_layer - take the activations of a layer. It shares the memory of the first layer of
+ * its stack for all tensors that need not be kept for backward. The earlier elements of `layers`
+ * are arranged already. */
+status model_arrange_layer(const struct arrangement *a, struct layer_activations *layers,
+                           int64_t layer);
+
+/* model_arrange_gradients - take the memory of the gradients of the sub-layers. */
+status model_arrange_gradients(const struct arrangement *a, struct activations *out);
+
+/* model_run_layer - run a layer from its first norm to the first norm of the next layer, or to the
+ * final norm of the stack. */
+status model_run_layer(struct model *m, const struct model_input *input, int64_t layer);
+
+/* model_layer_backward - run the backward pass of one layer, after which its gradients are final.
+ * On entry, *delta is the gradient of the output of its last sub-layer. On return, it is the
+ * gradient of the output of the layer below, unless the stream continues with the first norm of
+ * the layer. */
+status model_layer_backward(struct backward *b, int64_t layer, struct tensor *delta);
 
 /* model_local_dropout - describe the dropout of an addition to this rank's rows; layer -1 is the
  * embedding. */
@@ -82,9 +181,9 @@ status model_run_norm_backward(struct backward *b, struct param_index index, str
                                struct tensor z, struct tensor statistics,
                                enum norm_residual residual, struct dropout dropout);
 
-/* model_norm1_backward - run the backward pass of norm1 of a layer, or of the norm at the end of
- * the stack for the layer after its last one. *delta becomes the gradient of the value that was
- * added to the stream. */
+/* model_norm1_backward - run the backward pass of the first norm of a layer, or of the norm at the
+ * end of the stack for the layer after its last one. *delta becomes the gradient of the value that
+ * was added to the stream. */
 status model_norm1_backward(struct backward *b, int64_t layer, enum norm_residual residual,
                             struct tensor *delta);
 
@@ -103,74 +202,6 @@ status model_project_embedding(struct model *m, const struct model_input *input)
  * Order     after the backward pass of the first block; collective over the tensor-parallel
  *           group */
 status model_embedding_backward(struct backward *b, struct tensor *delta);
-
-/* ---- attention.c ---- */
-
-/* model_attention_forward - run attention from norm1 to its output in `exchange`. */
-status model_attention_forward(struct model *m, const struct model_input *input, int64_t layer);
-
-/* model_attention_backward - compute the gradients of attention from the gradient of its output.
- * The gradient of norm1's output is then in `exchange`, if it is needed.
- *
- * Shapes    delta [N, C], this rank's rows */
-status model_attention_backward(struct backward *b, int64_t layer, struct tensor delta);
-
-/* model_view_d_attended - return memory for the gradient of the attention's output [N, H D / t]:
- * `exchange`, or d_inner if that is too narrow. */
-struct tensor model_view_d_attended(const struct model *m, int64_t n);
-
-/* ---- cross_attention.c ---- */
-
-/* model_cross_attention_forward - run cross-attention from between_norm and the output of the
- * encoder to its output in `exchange`. */
-status model_cross_attention_forward(struct model *m, const struct model_input *input,
-                                     int64_t layer);
-
-/* model_project_source - compute the keys and values of cross-attention from the output of the
- * encoder. `source` is the input of the encoder.
- *
- * Shapes    key_value [S, 2 W / t] */
-status model_project_source(struct model *m, const struct model_input *source, int64_t layer,
-                            struct tensor key_value);
-
-/* model_attend_source - compute cross-attention from its queries, keys and values.
- *
- * Shapes    attended, query [N, W / t];  lse f32 [H / t, N] or absent;  key_value [S, 2 W / t] */
-status model_attend_source(struct model *m, const struct model_input *input, int64_t layer,
-                           struct tensor attended, struct tensor lse, struct tensor query,
-                           struct tensor key_value);
-
-/* model_cache_attend_source - compute cross-attention of the new tokens of all sequences from the
- * stored keys and values of their sources (cache.c).
- *
- * Shapes    as model_attend_source */
-status model_cache_attend_source(struct model *m, const struct model_input *input, int64_t layer,
-                                 struct tensor attended, struct tensor query);
-
-/* model_cross_attention_backward - compute the gradients of cross-attention from the gradient of
- * its output. This rank's part of the gradient of the encoder's output is added to d_encoder. The
- * gradient of between_norm is then in `exchange`.
- *
- * Shapes    delta [N, C], this rank's rows */
-status model_cross_attention_backward(struct backward *b, int64_t layer, struct tensor delta);
-
-/* ---- feed_forward.c ---- */
-
-/* model_feed_forward_inner - run the first half of the feed-forward network, up to the activation
- * and the dropout of the inner features. If backward recomputes the activation, its input is
- * kept. */
-status model_feed_forward_inner(struct model *m, const struct model_input *input, int64_t layer);
-
-/* model_recompute_inner - compute the inner features again from the GEMM's output in
- * `saved_for_backward`. Then replace this output by the value that the backward pass of the
- * activation reads. */
-status model_recompute_inner(struct model *m, const struct model_input *input, int64_t layer);
-
-/* model_feed_forward_backward - compute the gradients of the feed-forward network from the gradient
- * of its output. The gradient of norm2's output is then in `exchange`.
- *
- * Shapes    delta [N, C], this rank's rows */
-status model_feed_forward_backward(struct backward *b, int64_t layer, struct tensor delta);
 
 /* ---- linear.c ---- */
 

@@ -7,6 +7,7 @@
 #include "tests/check.h"
 #include "trainer/formats/huggingface/architectures.h"
 #include "trainer/model/architecture.h"
+#include "trainer/model/config.h"
 #include "trainer/recipe/settings.h"
 
 /* Returns whether .used of the key's setting contains this architecture. */
@@ -35,6 +36,27 @@ static void check_fact(enum recipe_architecture architecture, const char *fact, 
     CHECK(a == b);
 }
 
+static bool has_cross_attention(const struct block *block)
+{
+    bool found = false;
+    for (int i = 0; i < block->count; i++) {
+        found = found || block->sublayers[i] == SUBLAYER_CROSS_ATTENTION;
+    }
+    return found;
+}
+
+/* The block of a stack has cross-attention if the stack has names for its matrices. */
+static void check_blocks(enum recipe_architecture e, const struct architecture *a)
+{
+    const struct model_config config = {.architecture = a->name};
+    const struct architecture composed = architecture_compose(&config);
+    const struct architecture_names *names[STACKS_MAX] = {a->names, a->decoder_names};
+    for (int i = 0; i < STACKS_MAX && names[i] != NULL; i++) {
+        check_fact(e, "cross-attention", has_cross_attention(&composed.blocks[i]),
+                   names[i]->cross_query != NULL);
+    }
+}
+
 static void check_architecture(enum recipe_architecture e)
 {
     const char *name = recipe_architecture_name(e);
@@ -46,6 +68,7 @@ static void check_architecture(enum recipe_architecture e)
     CHECK_EQUAL(h->architecture, e);
     check_fact(e, "targets in names.c", recipe_architecture_targets(e) != NULL, true);
 
+    check_blocks(e, a);
     bool has_decoder = architecture_has_decoder(a);
     bool is_encoder = !a->attention.causal && !has_decoder;
     bool is_swiglu = a->feed_forward.gated && !a->feed_forward.gelu;

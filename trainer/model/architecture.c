@@ -684,11 +684,10 @@ int model_layer_stack(const struct model_config *config, int64_t layer)
 
 bool model_layer_has_cross(const struct model_config *config, int64_t layer)
 {
-    const struct architecture a = architecture_compose(config);
-    const struct block *block = &a.blocks[model_layer_stack(config, layer)];
+    struct block block = architecture_compose(config).blocks[model_layer_stack(config, layer)];
     bool found = false;
-    for (int i = 0; i < block->count; i++) {
-        found = found || block->sublayers[i] == SUBLAYER_CROSS_ATTENTION;
+    for (int i = 0; i < block.count; i++) {
+        found = found || block.sublayers[i] == SUBLAYER_CROSS_ATTENTION;
     }
     return found;
 }

@@ -558,6 +558,10 @@ test_bench_objectives() {
     local objective model words settings='model.num_layers=1 model.hidden_size=32 model.num_heads=1
         model.vocab_size=50 data.sequence_length=8 batch.global_size=2 batch.micro_size=2
         dpo.shared_prefix=false'
+    local shared='model.normalize_embedding=true model.embedding_size=16 model.num_hidden_groups=1
+        model.position_embedding_type=learned model.type_vocab_size=2'
+    local plain='model.norm_placement=pre model.normalize_embedding=true model.norm_bias=false
+        model.head_transform=false model.decoder_bias=false'
     while read -r objective model; do
         words="bench step --json --no-roofline --repeats 3 objective=$objective $settings"
         words+=" model.architecture=$model"
@@ -569,13 +573,15 @@ test_bench_objectives() {
             awk 'NF != 2 { bad = 1 } { d = $1 - $2 }
                 !(d <= 1e-4 && d >= -1e-4) { bad = 1 } END { exit bad || NR != 5 }' ||
             fail "$objective: the losses differ: $(print_first_losses cpu | tr '\n' ' ')"
-    done <<'END'
+    done <<END
 mlm bert
 mlm distilbert
 mlm megatron-bert
 mlm modernbert
 mlm albert model.embedding_size=16
 mlm transformer_encoder
+mlm transformer_encoder ${shared//$'\n'/}
+mlm transformer_encoder ${plain//$'\n'/}
 mlm transformer_encoder model.qk_norm=full model.sliding_window=4 model.residual_multiplier=0.5
 clm transformer_decoder model.position_embedding_type=rotary model.qk_norm=head
 clm transformer_decoder model.norm_placement=both model.norm_type=rmsnorm model.sliding_window=3

@@ -66,16 +66,16 @@ write_files() { # SOURCE TARGET
 
 # Invalid pairs in aligned files, tables and JSON Lines: an empty side, and more than 32 tokens.
 long=$(printf '~%.0s' {1..40})
-while IFS='|' read -r pair_source pair_target text; do
+while IFS='|' read -r pair_source pair_target aligned text; do
     write_files "$pair_source" "$pair_target"
-    expect_bad 1 a:2 "$text" --source a --target b
+    expect_bad 1 "${aligned%%:*}:2" "${aligned#*:}" --source a --target b
     expect_bad 1 rows.tsv:3 "$text" --input rows.tsv
     expect_bad 1 rows.jsonl:2 "$text" --input rows.jsonl
 done <<END
-|la lista|'source' is empty
-the list||'target' is empty
-$long|la lista|the source has 41 tokens, more than 32 (--sequence-length)
-the list|$long|the target has 41 tokens, more than 32 (--sequence-length)
+|la lista|a:the line is empty|'source' is empty
+the list||b:the line is empty|'target' is empty
+$long|la lista|a:the source has 41 tokens, more than 32|the source has 41 tokens, more than 32
+the list|$long|a:the target has 41 tokens, more than 32|the target has 41 tokens, more than 32
 END
 
 # Lines that do not align: a file has two lines more than the other one.

@@ -5,8 +5,8 @@
 #include <sys/mman.h>
 
 #include "base/memory.h"
+#include "kernels/cpu/classifier.h"
 #include "kernels/cpu/gemm/divisions.h"
-#include "kernels/cpu/gemm/grid.h"
 #include "kernels/cpu/gemm/plans.h"
 #include "kernels/cpu/matmul.h"
 #include "tests/kernels/operation.h"
@@ -18,24 +18,26 @@ struct shape {
 };
 
 /* The sizes of a model: rows of a micro-batch, width, outputs of the first layers of attention and
- * of the feed-forward network, and inner width. */
+ * of the feed-forward network, inner width, and vocabulary. */
 struct model {
     const char *name;
-    int64_t rows, width, attention, up, inner;
+    int64_t rows, width, attention, up, inner, vocabulary;
 };
 
+/* GPT-2 124M has B = 4, T = 256. BERT-base has the same layers. */
 static const struct model models[] = {
-    {"gpt2_124m", 1024, 768, 2304, 3072, 3072}, /* B = 4, T = 256 */
-    {"bert_large", 1024, 1024, 3072, 4096, 4096},
-    {"llama_1b", 1024, 2048, 2560, 11264, 5632},
+    {"gpt2_124m", 1024, 768, 2304, 3072, 3072, 50304},
+    {"bert_large", 1024, 1024, 3072, 4096, 4096, 30528},
+    {"llama_1b", 1024, 2048, 2560, 11264, 5632, 32000},
 };
 
-enum pass { FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, PASSES };
+/* The first PASSES ones are operations of the layers of a block. */
+enum pass { FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, PASSES, CLASSIFIER = PASSES };
 
-static const char *const pass_names[PASSES] = {"forward", "gradient of the input",
-                                               "gradient of the weight"};
+static const char *const pass_names[] = {"forward", "gradient of the input",
+                                         "gradient of the weight", "classifier"};
 
-enum { LAYERS = 4 };
+enum { LAYERS = 4, CLASSIFIER_CALLS = 3 };
 
 /* Returns the shape of the GEMM of an operation of a linear layer. */
 static struct shape get_shape(const struct model *m, int layer, enum pass pass)
@@ -208,29 +210,61 @@ static void check_strips(const struct shape *s, int threads)
 
 /* Sets *g to the units that are selected for a GEMM on this processor with this library. Returns
  * their idle share. */
-static double select_units(struct kernels *k, struct divisions *d, enum dtype dtype,
-                           const struct shape *s, int threads, struct grid *g)
+static double select_units(struct kernels *k, struct divisions *d, const struct matmul_call *call,
+                           int threads, struct grid *g)
 {
-    struct matmul_call call = make_call(dtype, s);
-    call.c.dtype = s->transpose_a ? DTYPE_F32 : dtype; /* gradients of weights are f32 */
-    CHECK_OK(divisions_choose(d, cpu_get_state(k)->matmul, &call, threads, g));
-    double busiest = (double)(grid_busiest_elems(g, &call.c, threads) * threads);
-    return 1 - (double)(s->rows * s->columns) / busiest;
+    CHECK_OK(divisions_choose(d, cpu_get_state(k)->matmul, call, threads, g));
+    double busiest = (double)(grid_busiest_elems(g, &call->c, threads) * threads);
+    return 1 - (double)(call->c.rows * call->c.columns) / busiest;
 }
 
-/* Computes the idle share of all GEMMs of one pass in the layers of a block. The divisions are
- * those that are selected on this processor with this library. */
+/* Makes the GEMMs of a chunk of the classifier. */
+static void make_classifier_calls(const struct model *m, enum dtype dtype, int threads,
+                                  struct matmul_call out[CLASSIFIER_CALLS])
+{
+    const int64_t rows = CLASSIFIER_CHUNK;
+    struct tensor e = tensor_view(NULL, dtype, rows, m->vocabulary);
+    struct tensor z = {NULL, DTYPE_F32, rows, m->vocabulary, CLASSIFIER_TILE};
+    struct tensor x = tensor_view(NULL, dtype, rows, m->width);
+    struct tensor w = tensor_view(NULL, dtype, m->vocabulary, m->width);
+    struct tensor dw = tensor_view(NULL, DTYPE_F32, m->vocabulary, m->width);
+    bool is_private = dtype != DTYPE_F32;
+    out[0] = classifier_logits_call(is_private ? z : e, x, w, tensor_absent(), is_private);
+    out[1] = classifier_weight_call(dw, e, x, true, threads);
+    out[2] = (struct matmul_call){.c = x, .a = e, .b = w};
+}
+
+/* Makes the GEMMs of an operation. Returns their number. */
+static int make_calls(const struct model *m, enum dtype dtype, enum pass pass, int threads,
+                      struct matmul_call out[LAYERS])
+{
+    if (pass == CLASSIFIER) {
+        make_classifier_calls(m, dtype, threads, out);
+        return CLASSIFIER_CALLS;
+    }
+    for (int i = 0; i < LAYERS; i++) {
+        struct shape s = get_shape(m, i, pass);
+        out[i] = make_call(dtype, &s);
+        out[i].c.dtype = s.transpose_a ? DTYPE_F32 : dtype; /* gradients of weights are f32 */
+    }
+    return LAYERS;
+}
+
+/* Computes the idle share of all GEMMs of an operation. The divisions are those that are selected
+ * on this processor with this library. */
 static double compute_selected_share(struct kernels *k, const struct model *m, enum dtype dtype,
                                      enum pass pass, int threads, double *largest)
 {
     static struct divisions d;
     double done = 0, possible = 0;
+    struct matmul_call calls[LAYERS];
+    int count = make_calls(m, dtype, pass, threads, calls);
     memset(&d, 0, sizeof d);
-    for (int i = 0; i < LAYERS; i++) {
-        struct shape s = get_shape(m, i, pass);
+    for (int i = 0; i < count; i++) {
+        const struct matmul_call *call = &calls[i];
         struct grid g;
-        double idle = select_units(k, &d, dtype, &s, threads, &g);
-        double products = (double)(s.rows * s.columns * s.inner);
+        double idle = select_units(k, &d, call, threads, &g);
+        double products = (double)(call->c.rows * call->c.columns * matmul_inner_size(call));
         *largest = fmax(*largest, idle);
         done += products;
         possible += products / (1 - idle);
@@ -238,24 +272,24 @@ static double compute_selected_share(struct kernels *k, const struct model *m, e
     return 1 - done / possible;
 }
 
-/* Prints the idle shares of the operations with the selected divisions. */
-static void print_selected_shares(struct device *dev, const struct model *m, enum dtype dtype,
-                                  int first_threads, int last_threads)
+/* Prints the idle shares of the operations [first, last) and returns the largest one. */
+static double print_selected_shares(struct device *dev, const struct model *m, enum dtype dtype,
+                                    int threads, enum pass first, enum pass last)
 {
     struct kernels_limits limits = operation_limits(m->rows);
     struct kernels *k = NULL;
-    CHECK_OK(kernels_create(dev, dtype, last_threads, &limits, &k));
-    for (int threads = first_threads; threads <= last_threads; threads++) {
-        double largest_gemm = 0;
-        printf("%s, %s, %d threads, idle:", m->name, dtype_name(dtype), threads);
-        for (enum pass i = 0; i < PASSES; i++) {
-            double share = compute_selected_share(k, m, dtype, i, threads, &largest_gemm);
-            printf(" %s %.1f %%,", pass_names[i], 100 * share);
-        }
-        printf(" largest GEMM %.1f %%\n", 100 * largest_gemm);
-        (void)fflush(stdout);
+    double largest_gemm = 0, largest_share = 0;
+    CHECK_OK(kernels_create(dev, dtype, threads, &limits, &k));
+    printf("%s, %s, %d threads, idle:", m->name, dtype_name(dtype), threads);
+    for (enum pass i = first; i < last; i++) {
+        double share = compute_selected_share(k, m, dtype, i, threads, &largest_gemm);
+        printf(" %s %.1f %%,", pass_names[i], 100 * share);
+        largest_share = fmax(largest_share, share);
     }
+    printf(" largest GEMM %.1f %%\n", 100 * largest_gemm);
+    (void)fflush(stdout);
     CHECK_OK(kernels_destroy(&k));
+    return largest_share;
 }
 
 #ifdef __x86_64__
@@ -278,9 +312,26 @@ static void check_selected_units(struct device *dev)
         struct kernels *k = NULL;
         static struct divisions d;
         struct grid g;
+        struct matmul_call call = make_call(DTYPE_F32, &cases[i].shape);
         CHECK_OK(kernels_create(dev, DTYPE_F32, cases[i].threads, &limits, &k));
-        CHECK(select_units(k, &d, DTYPE_F32, &cases[i].shape, cases[i].threads, &g) <= 0.10);
+        CHECK(select_units(k, &d, &call, cases[i].threads, &g) <= 0.10);
         CHECK_OK(kernels_destroy(&k));
+    }
+}
+
+/* Checks the idle shares of GPT-2 124M with the selected divisions. */
+static void check_selected_shares(struct device *dev)
+{
+    enum { CLASSIFIER_THREADS = 63 }; /* with fewer pieces of units, 11 % would be idle */
+    static const int counts[] = {8, 15, 24, 47, 63};
+    CHECK(print_selected_shares(dev, &models[0], DTYPE_F32, CLASSIFIER_THREADS, CLASSIFIER,
+                                CLASSIFIER + 1) <= 0.10);
+    for (int i = 0; i < COUNT(counts); i++) {
+        for (enum dtype dtype = DTYPE_F32; dtype <= DTYPE_BF16; dtype++) {
+            CHECK(!matmul_supports(dtype) ||
+                  print_selected_shares(dev, &models[0], dtype, counts[i], FORWARD, PASSES) <=
+                      0.10);
+        }
     }
 }
 #endif
@@ -378,26 +429,31 @@ static void check_failed_growth(struct device *dev)
     CHECK_OK(kernels_destroy(&k));
 }
 
-/* Prints the idle shares of the operations of a model for a dtype and numbers of threads. */
-static void print_model_shares(struct device *dev, char **arguments)
+/* Prints the idle shares of the operations [begin, end) of a model for a dtype and numbers of
+ * threads. */
+static void print_model_shares(struct device *dev, char **arguments, enum pass begin, enum pass end)
 {
     enum dtype dtype = strcmp(arguments[1], "bf16") == 0 ? DTYPE_BF16 : DTYPE_F32;
     int first = (int)strtol(arguments[2], NULL, 10), last = (int)strtol(arguments[3], NULL, 10);
     for (int i = 0; i < MODELS; i++) {
-        if (strcmp(models[i].name, arguments[0]) == 0) {
-            print_selected_shares(dev, &models[i], dtype, first, last);
+        for (int threads = first; threads <= last && strcmp(models[i].name, arguments[0]) == 0;
+             threads++) {
+            print_selected_shares(dev, &models[i], dtype, threads, begin, end);
         }
     }
 }
 
 /* With the arguments MODEL DTYPE FIRST LAST, only prints the idle shares of the selected divisions
- * for all numbers of threads from FIRST to LAST. */
+ * of a block for all numbers of threads from FIRST to LAST; with the argument `classifier` after
+ * them, those of the classifier. */
 int main(int argc, char **argv)
 {
     struct device *dev = NULL;
     CHECK_OK(device_create(DEVICE_CPU, 0, &dev));
-    if (argc == 5) {
-        print_model_shares(dev, argv + 1);
+    if (argc >= 5) {
+        bool is_classifier = argc > 5 && strcmp(argv[5], "classifier") == 0;
+        print_model_shares(dev, argv + 1, is_classifier ? CLASSIFIER : FORWARD,
+                           is_classifier ? CLASSIFIER + 1 : PASSES);
         CHECK_OK(device_destroy(&dev));
         return 0;
     }
@@ -411,6 +467,7 @@ int main(int argc, char **argv)
     /* On other processors or with other versions of oneDNN, the order of additions may differ. */
     if (strncmp(matmul_description(), "oneDNN 2", 8) == 0) {
         check_selected_units(dev);
+        check_selected_shares(dev);
     }
 #endif
     enum dtype dtypes[] = {DTYPE_F32, DTYPE_BF16};

@@ -211,7 +211,7 @@ static bool can_split(int64_t size, int64_t parts)
 
 /* Pieces have to take less than this part of the time of the units: a smaller gain is within the
  * error of the estimate. */
-static const double gain = 0.95;
+static const double gain = 0.97;
 
 bool grid_is_balanced(const struct grid *g, int threads)
 {

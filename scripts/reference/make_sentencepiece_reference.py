@@ -278,7 +278,8 @@ def random_strings(count):
 def compare_lists(name, what, ours, wanted, texts):
     differ = [i for i, (a, b) in enumerate(zip(ours, wanted, strict=True)) if a != b]
     for i in differ[:5]:
-        print(f"  {name}: {texts[i]!r}\n    {ours[i]}\n    {wanted[i]}")
+        shown = (repr(texts[i]), str(ours[i]), str(wanted[i]))
+        print(f"  {name}: " + "\n    ".join(text[:500] for text in shown))
     print(f"{name}, {what}: {len(wanted)} texts, {len(differ)} differ", flush=True)
     return not differ
 
@@ -334,7 +335,9 @@ def write_marian(folder, models):
 
 
 def compare_marian(program, work, models, texts, pages):
-    """`tokenizer encode` uses the model of the sources; another folder exchanges the models."""
+    """`tokenizer encode` uses the model of the sources; another folder exchanges the models.
+
+    MarianTokenizer recognizes special tokens in every text, as --special does."""
     try:
         from transformers import MarianTokenizer
     except ImportError:
@@ -349,7 +352,7 @@ def compare_marian(program, work, models, texts, pages):
         for what, batch in {**texts, "pages as one text": [pages]}.items():
             whole = what == "pages as one text"
             out = run_program(
-                program, "encode", folder, pages if whole else "\n".join(batch) + "\n",
+                program, "encode", folder, pages if whole else "\n".join(batch) + "\n", "--special",
                 *(["--whole"] if whole else [])
             )
             ours = [[int(i) for i in line.split()] for line in out.split(b"\n")[:-1]]

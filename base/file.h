@@ -18,9 +18,9 @@
 status file_join(char out[FILE_PATH_BYTES], const char *folder, const char *name);
 
 /* file_is_safe_name - return whether a name from a foreign file can be the name of a file or of an
- * HDF5 dataset. A safe name stays inside its folder: it has letters, digits, "._-@" and at most
- * max_slashes '/', at most 255 bytes, and no component that is empty or begins with a dot. Every
- * name from a manifest or an index of weights must be checked with it before use. */
+ * HDF5 dataset inside its folder. A safe name has at most 255 bytes. Its characters are letters,
+ * digits, "._-@" and at most max_slashes '/'. No component is empty or begins with a dot. Check
+ * every name from a manifest or an index of weights with this function before use. */
 bool file_is_safe_name(const char *name, int max_slashes);
 
 /* file_read - read a whole file and append a NUL. *out_bytes does not include the NUL.

@@ -9,7 +9,7 @@
  * Threads   OpenMP with num_threads(k->threads) and static schedules, except in the backward pass
  *           of attention. The result of an operation must not depend on the number of threads, so
  *           threads split the outputs, never a sum. division.h, gemm/divisions.h and
- *           attention/attention_division.h define how.
+ *           attention/attention_division.h contain the rules of the division.
  * Scratch   An operation marks cpu_get_state(k)->scratch, takes memory, and releases it to the
  *           mark. Its function CPU(x_scratch) computes the largest amount that it takes. Operations
  *           run one at a time, so the arena has the maximum over all operations (variant.c). */

@@ -364,7 +364,8 @@ static inline vector compute_gradient(vector x, vector share, float factor, floa
     return (e * factor - share) * derivative;
 }
 
-/* Replaces e by dz in the ids [row, row + rows) of a tile. The next rows of dw read them. */
+/* Replaces e by dz for the ids [row, row + rows) of a tile. The GEMM of these rows of dw then reads
+ * dz. */
 static void compute_tile_gradient(void *context, struct matmul_block block)
 {
     const struct chunk *s = context;

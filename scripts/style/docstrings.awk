@@ -30,7 +30,7 @@ FNR == 1 {
             last_field = index(fields, part[1])
         }
         if (comment ~ /^ (Shapes|Units|Memory|Order|Numerics)  (.*; )? *returns /) {
-            report("docstrings", FNR, "the returned value belongs into the field Returns")
+            report("docstrings", FNR, "the returned value belongs in the field Returns")
         }
         text = text " " comment
         if (!in_comment) {

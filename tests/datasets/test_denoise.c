@@ -208,9 +208,9 @@ static void count_span_lengths(const int32_t *source, int64_t count, int most, d
     }
 }
 
-/* The lengths of the spans of text infilling have the Poisson distribution with mean 3, except the
- * last one of a window, which is cut. Renewal theory: the length of the last one before the cut is
- * distributed as k p(k) / 3, after the cut as P(length >= k) / 3. */
+/* The lengths of the spans of text infilling have the Poisson distribution with mean 3. The last
+ * span of a window is an exception, because it is cut. By renewal theory, its length has the
+ * distribution k p(k) / 3 before the cut, and P(length >= k) / 3 after it. */
 static void test_span_lengths(void)
 {
     enum { WINDOW = 512, NOISE = 154, DRAWS = 2000, LENGTHS = 10 }; /* the last one: 9 and more */

@@ -7,8 +7,8 @@
  *
  * A model has the parts
  *   embedding -> norm (if any) and dropout -> blocks -> final norm (not PLACEMENT_POST) -> head
- * and a block is a list of sub-layers, each with one or two norms: self-attention and a
- * feed-forward network.
+ * and a block is a list of sub-layers: self-attention and a feed-forward network. Each sub-layer
+ * has one or two norms.
  *
  * An encoder-decoder model has two stacks of blocks. The first stack, the encoder, reads the
  * sources and is bidirectional. The second one, the decoder, is causal. Its blocks have a third

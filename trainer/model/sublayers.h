@@ -57,8 +57,8 @@ struct backward {
 
 /* A kind of sub-layer: y = W f(norm), where f is the interior and W the output projection.
  *
- * The functions arrange_* take tensors from the arena of the arrangement. Functions without which a
- * kind works may be NULL: arrange_recomputed, arrange_gradients, recompute. */
+ * The functions arrange_* allocate tensors in the arena of the arrangement. Only the members
+ * arrange_recomputed, arrange_gradients and recompute may be NULL. */
 struct sublayer_type {
     enum model_role norm;        /* of the stream, before the sub-layer */
     enum model_role output_norm; /* PLACEMENT_BRANCH and _BOTH: of the output */

@@ -28,7 +28,7 @@ static status check_free_embedding(const struct recipe_reader *r)
     return CHECK_RELATIONS(r, relations);
 }
 
-/* Refuses other groups of layers than one group, and than one for each layer. */
+/* Accepts only one group of layers, or one group for each layer. */
 static status check_groups(const struct recipe_reader *r)
 {
     const struct recipe *c = r->recipe;

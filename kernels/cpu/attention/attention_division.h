@@ -47,7 +47,7 @@ static inline int64_t attention_head_work(const struct attention_head *h)
     return work;
 }
 
-/* attention_find_row - return the row of a head at which this much work has been done, rounded to
+/* attention_find_row - return the row of a head before which `work` scores are computed, rounded to
  * the nearest group. */
 static inline int64_t attention_find_row(const struct attention_head *h, int64_t work)
 {
@@ -113,8 +113,9 @@ static inline int64_t attention_count_items(const struct attention *a, int64_t k
 
 /* attention_get_item - return work item `index`.
  *
- * The first keys of all sequences are first. A thread then waits only for items that another thread
- * has taken before, and causal items with the most queries are first. */
+ * The items are in the order of their keys: the first tile of keys of every head comes first.
+ * Therefore a thread waits only for items that another thread has taken before. With a causal mask,
+ * the items with the most queries come first. */
 static inline struct attention_item attention_get_item(const struct attention *a, int64_t keys,
                                                        int64_t index)
 {
@@ -125,7 +126,8 @@ static inline struct attention_item attention_get_item(const struct attention *a
 
 enum { ATTENTION_ITEMS_PER_THREAD = 8 };
 
-/* attention_most_sequences - return more sequences than any call has that is divided further. */
+/* attention_most_sequences - return an upper bound of the sequences of a call that
+ * attention_divide_further divides. */
 static inline int64_t attention_most_sequences(int threads)
 {
     return (int64_t)ATTENTION_ITEMS_PER_THREAD * threads;

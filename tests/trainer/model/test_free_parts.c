@@ -1,6 +1,6 @@
 /* transformer_encoder and transformer_decoder with the parts of a family compute the numbers of the
- * family: the logits' loss and all gradients of two micro-batches are equal bit for bit, with
- * dropout. The parts come from the description of the family (architecture.h).
+ * family: with dropout, the loss and all gradients of two micro-batches are equal bit for bit. The
+ * parts come from the description of the family (architecture.h).
  *
  * Parts that no family has are tested without a family. The gradient along random directions is
  * compared with differences of the loss. Token types with zero embeddings do not change the loss.
@@ -184,7 +184,7 @@ static struct model_config make_family(const char *name)
     };
 }
 
-/* Sets the parts of the family in a family of Bireme. */
+/* Returns transformer_encoder or transformer_decoder with the parts of the family. */
 static struct model_config make_parts(const struct model_config *family)
 {
     const struct architecture *a = model_architecture(family->architecture);

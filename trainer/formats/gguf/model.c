@@ -145,8 +145,8 @@ status gguf_check_model(const struct export_source *source, const struct gguf_fa
             " layers",
             source->found.folder, 1 / (family_scale * family_scale), c->layers);
     REQUIRE(source->recipe.model.layer_types[0] == '\0', STATUS_UNAVAILABLE,
-            "%s: model.layer_types has full_attention in layers that are not every n-th; llama.cpp "
-            "does not support this",
+            "%s: llama.cpp supports full_attention only in every n-th layer, but model.layer_types "
+            "has another order",
             source->found.folder);
     TRY(check_softcaps(source, family));
     TRY(check_parts(source, family));

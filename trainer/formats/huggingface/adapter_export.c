@@ -92,7 +92,7 @@ void adapter_export_merge(const struct adapter_weights *adapter, bool transposed
 
 /* ---- peft's format ---- */
 
-/* Returns where the component of a module's name begins that ends at `end`. */
+/* Returns the start of that component of a module's name which ends at `end`. */
 static int find_component(const char *name, int end)
 {
     while (end > 0 && name[end - 1] != '.') {

@@ -1,12 +1,12 @@
-/* The members of a large JSON object, one at a time. The memory does not depend on their number: a
- * tree of a whole header of safetensors takes twenty times its size.
+/* Reads the members of a large JSON object, one at a time. The memory does not depend on their
+ * number. A tree of a whole header of safetensors would take up to 17 times the size of the header.
  *
  * A text from a foreign file is not trusted. The caller limits the size of each value.
  *
- * Calls     json_members_begin, then json_members_next for each member, and after each name one
- *           call for its value: json_members_read, json_members_read_text,
- *           json_members_check_text, or json_members_begin for the members of a nested object.
- *           Last json_members_finish */
+ * Calls     First call json_members_begin. Then call json_members_next for each member, and one
+ *           function for its value: json_members_read, json_members_read_text or
+ *           json_members_check_text. For a nested object, call json_members_begin instead. At the
+ *           end call json_members_finish */
 #pragma once
 
 #include <stdbool.h>

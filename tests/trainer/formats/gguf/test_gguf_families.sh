@@ -156,7 +156,7 @@ test_refused() {
     check_refused 'requires model.hidden_size, 32' model.architecture=qwen2 model.head_dim=8
     check_refused 'must be greater than 0' model.architecture=gemma2
     check_refused 'must be null' model.architecture=gemma3_text model.final_logit_softcapping=30
-    check_refused 'layers that are not every n-th' model.architecture=gemma3_text \
+    check_refused 'only in every n-th layer' model.architecture=gemma3_text \
         model.num_layers=3 \
         'model.layer_types=[full_attention, sliding_attention, full_attention]'
     check_refused 'is not 16' model.architecture=gemma3_text model.query_pre_attn_scalar=32

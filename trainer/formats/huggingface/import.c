@@ -106,7 +106,7 @@ static status open_map(struct huggingface_import_job *job, struct json_members *
 }
 
 /* Reads a member of the index. Only weight_map is used. The index is read one name at a time,
- * because a tree of it would take twenty times its size. */
+ * because a tree of it would take up to 17 times its size. */
 static status read_index_member(struct huggingface_import_job *job, struct json_members *index,
                                 const char *name)
 {

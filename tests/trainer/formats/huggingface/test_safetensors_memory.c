@@ -1,6 +1,6 @@
 /* Memory of the header of a safetensors file and of an index of weights. The headers have almost
  * the largest size of the format. The program may use 64 MB more than the file: a tree of a whole
- * header takes twenty times its size. */
+ * header takes up to 17 times its size. */
 #include <stdint.h>
 #include <sys/resource.h>
 #include <sys/wait.h>

@@ -80,7 +80,8 @@ static status get_temporary_path(const struct prepare_output *o, int number,
 }
 
 /* Locks an open folder. *locked is false if a preparation that has ended removed the folder. */
-static status lock_open_folder(const struct prepare_output *o, int file, bool *locked)
+static status lock_open_folder(const struct prepare_output *o, int file, bool *locked,
+                               bool *is_exclusive)
 {
     int error = flock(file, LOCK_EX | LOCK_NB) == 0 ? 0 : errno;
     REQUIRE(
@@ -95,6 +96,7 @@ static status lock_open_folder(const struct prepare_output *o, int file, bool *l
     }
     /* The owner of the lock removes the folder before it releases the lock. */
     *locked = file_is_at_path(file, o->temporary_folder);
+    *is_exclusive = error == 0;
     return STATUS_OK;
 }
 
@@ -114,8 +116,8 @@ static status open_folder(const struct prepare_output *o, int *file)
 }
 
 /* Removes the locked folder if it has content, which a killed preparation or another program left.
- * *locked is then false. */
-static status remove_filled_folder(const struct prepare_output *o, bool *locked)
+ * *locked is then false. Without a lock, another preparation may use the content. */
+static status remove_filled_folder(const struct prepare_output *o, bool is_exclusive, bool *locked)
 {
     DIR *folder = opendir(o->temporary_folder);
     REQUIRE(folder != NULL, status_from_errno(errno, STATUS_CREATE, STATUS_CREATE),
@@ -126,13 +128,16 @@ static status remove_filled_folder(const struct prepare_output *o, bool *locked)
     }
     closedir(folder);
     *locked = entries <= 2;
+    REQUIRE(*locked || is_exclusive, STATUS_CREATE,
+            "%s has files; remove it if no other `bireme prepare` writes to %s",
+            o->temporary_folder, o->options->output);
     return *locked ? STATUS_OK : file_remove_tree(o->temporary_folder);
 }
 
 /* Creates and locks the temporary folder, which is then empty. */
 static status lock_folder(struct prepare_output *o)
 {
-    bool locked = false;
+    bool locked = false, is_exclusive = false;
     status result = STATUS_OK;
     while (!locked && result == STATUS_OK) {
         int file;
@@ -140,9 +145,9 @@ static status lock_folder(struct prepare_output *o)
         if (file < 0) {
             continue;
         }
-        result = lock_open_folder(o, file, &locked);
+        result = lock_open_folder(o, file, &locked, &is_exclusive);
         if (result == STATUS_OK && locked) {
-            result = remove_filled_folder(o, &locked);
+            result = remove_filled_folder(o, is_exclusive, &locked);
         }
         o->lock_file = result == STATUS_OK && locked ? file : -1;
         if (o->lock_file < 0) {

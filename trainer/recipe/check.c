@@ -676,5 +676,10 @@ status recipe_check_resolve(const struct recipe_reader *r)
     TRY(check_evaluation(r));
     TRY(check_samples(r));
     recipe_shorten_layer_types(r->recipe);
+    struct recipe *recipe = r->recipe;
+    if (recipe->model.num_hidden_groups > 1 &&
+        recipe->model.num_hidden_groups == recipe->model.num_layers) {
+        recipe->model.num_hidden_groups = 0; /* the same model: no shared layers */
+    }
     return STATUS_OK;
 }

@@ -50,18 +50,32 @@ static int list_differences(const struct recipe *recipe, const struct recipe *in
     return count;
 }
 
+/* Expands a given sliding_window_pattern if the initial model has a list without a pattern. */
+static void expand_given_pattern(struct recipe *recipe, const struct recipe *initial)
+{
+    int types = recipe_table_find("model.layer_types");
+    int pattern = recipe_table_find("model.sliding_window_pattern");
+    if (is_given(recipe, pattern) && initial->model.sliding_window_pattern == 0 &&
+        initial->model.layer_types[0] != '\0') {
+        recipe->model.num_layers = initial->model.num_layers;
+        recipe_expand_layer_types(recipe);
+        recipe->origin.locations[types] = recipe->origin.locations[pattern];
+    }
+}
+
 status recipe_compare_initial(const struct recipe *recipe, const struct recipe *initial)
 {
     char text[STATUS_TEXT_BYTES / 2];
-    struct recipe expanded = *initial;
+    struct recipe own = *recipe, expanded = *initial;
     recipe_expand_layer_types(&expanded);
-    if (list_differences(recipe, &expanded, INITIAL_SHAPE, text, sizeof text) > 0) {
+    expand_given_pattern(&own, &expanded);
+    if (list_differences(&own, &expanded, INITIAL_SHAPE, text, sizeof text) > 0) {
         return recipe_raise(recipe, STATUS_RECIPE, "model.init_from",
                             "the model in %.300s has other sizes than the recipe; remove these "
                             "settings or set them to: %s",
                             initial->origin.name, text);
     }
-    if (list_differences(recipe, &expanded, INITIAL_NUMERICS, text, sizeof text) > 0) {
+    if (list_differences(&own, &expanded, INITIAL_NUMERICS, text, sizeof text) > 0) {
         log_warning("INIT-SETTINGS",
                     "the weights in %s were trained with other settings than this run: %s",
                     initial->origin.name, text);

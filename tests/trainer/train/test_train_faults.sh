@@ -39,14 +39,17 @@ newest_saved() {
 }
 
 # add_lost_line WHOLE RUN: take a line of the metrics that RUN lacks from WHOLE, at most one. A line
-# that was not written is lost if the save of its step was published.
+# that was not written is lost if the save of its step was published. Lines that only RUN has stay.
 add_lost_line() {
     local line key lost=0
-    cp "$2/metrics.jsonl" lines
+    grep -E '"event":"(train|evaluate)"' "$2/metrics.jsonl" >lines
+    : >keys
     while IFS= read -r line; do
         key=$(grep -oE '"event":"[a-z]+","step":[0-9]+,' <<<"$line")
+        echo "$key" >>keys
         grep -F "$key" lines || { echo "$line" && lost=$((lost + 1)); }
     done < <(grep -E '"event":"(train|evaluate)"' "$1/metrics.jsonl") >"$2/metrics.jsonl"
+    grep -vFf keys lines >>"$2/metrics.jsonl"
     [ $lost -le 1 ] || fail "$lost lines of the metrics are missing"
 }
 

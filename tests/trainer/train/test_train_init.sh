@@ -64,6 +64,18 @@ run_bireme 0 plan fine.yaml model.activation=gelu_tanh
 grep -q 'activation: gelu_erf (command line: gelu_tanh).*\[W-INIT-SETTINGS\]$' stderr ||
     fail 'another activation is not reported'
 
+# A pattern of the recipe takes the place of a list of the checkpoint. One group of layers for each
+# layer is the same model as no groups, so the run resumes.
+free=(model.architecture=transformer_decoder model.position_embedding_type=rotary
+    model.sliding_window=8 'model.layer_types=[full_attention, sliding_attention]')
+run_bireme 0 train recipe.yaml run_dir=lists "${free[@]}" train.max_steps=6
+run_bireme 0 plan fine.yaml model.init_from=lists model.sliding_window_pattern=2
+types='layer_types: .full_attention, sliding_attention. (command line: .sliding_attention, full_'
+grep -q "$types.*\[W-INIT-SETTINGS\]\$" stderr || fail 'another list of layers is not reported'
+run_bireme 0 train recipe.yaml run_dir=lists "${free[@]}" model.num_hidden_groups=2 \
+    train.max_steps=7
+rm -r lists
+
 # Another vocabulary, and a folder that is not a checkpoint.
 run_bireme 0 tokenizer train --vocab-size 300 --input "$source/LICENSE" --output bytes
 run_bireme 0 prepare --tokenizer bytes --input "$source/LICENSE" --output other

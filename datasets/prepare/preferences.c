@@ -221,8 +221,7 @@ static status encode_pair(const struct preference_encoder *p, const json_t *row,
                           const struct pair_field *prompt, const struct pair_field *chosen,
                           const struct pair_field *rejected)
 {
-    REQUIRE(!is_messages(chosen) || p->options->chat_template != NULL, STATUS_DATA,
-            "messages need a chat template in the tokenizer's folder; give --chat-template");
+    TRY(is_messages(chosen) ? row_field_require_template(p->options->chat_template) : STATUS_OK);
     REQUIRE(!is_empty(prompt), STATUS_DATA, "%s",
             json_object_get(row, "prompt") != NULL ? "the prompt is empty"
                                                    : "no field 'prompt', and the responses "

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "datasets/chat/chat.h"
 #include "datasets/rows/columns.h"
 #include "datasets/rows/jsonl.h"
 
@@ -28,6 +29,13 @@ status row_field_require(const json_t *row, const char *field, const json_t **ou
 {
     *out = json_object_get(row, field);
     return *out != NULL ? STATUS_OK : columns_raise_missing(row, field);
+}
+
+status row_field_require_template(const struct chat_template *template)
+{
+    REQUIRE(template != NULL, STATUS_DATA,
+            "messages need a chat template; give --chat-template, one of " CHAT_NAMES " or a file");
+    return STATUS_OK;
 }
 
 status row_field_label_name(const json_t *value, char out[ROW_FIELD_LABEL_BYTES])

@@ -11,6 +11,8 @@
 #include "datasets/shard/labels.h"
 #include "datasets/tokenizer/text_pair.h"
 
+struct chat_template;
+
 enum { ROW_FIELD_LABEL_BYTES = 512 }; /* size of a label name, NUL included */
 
 /* row_field_is_blank - return whether a text contains only white space. */
@@ -26,6 +28,11 @@ status row_field_text(const json_t *row, const char *field, struct text *out);
  *
  * Errors    STATUS_DATA: the field is missing, with the fields of the row */
 status row_field_require(const json_t *row, const char *field, const json_t **out);
+
+/* row_field_require_template - check that there is a template for a field of messages.
+ *
+ * Errors    STATUS_DATA if the template is NULL */
+status row_field_require_template(const struct chat_template *template);
 
 /* row_field_label_name - convert a label, which is a string or an integer, to its name.
  *

@@ -21,13 +21,6 @@ struct row_encoder {
     bool is_plain;          /* the row has texts instead of messages */
 };
 
-static status require_template(const struct row_encoder *e)
-{
-    REQUIRE(e->options->chat_template != NULL, STATUS_DATA,
-            "messages need a chat template; give --chat-template, one of " CHAT_NAMES " or a file");
-    return STATUS_OK;
-}
-
 /* Encodes a prompt and its response, both lists of messages. */
 static status encode_exchange(struct row_encoder *e, const struct chat_message *prompt,
                               int64_t prompt_count, const struct chat_message *response,
@@ -44,7 +37,7 @@ static status encode_prompt_messages(struct row_encoder *e, const json_t *row)
 {
     struct chat_message *prompt = NULL, *response = NULL;
     int64_t prompt_count = 0, response_count = 0;
-    TRY(require_template(e));
+    TRY(row_field_require_template(e->options->chat_template));
     TRY(chat_messages_read(json_object_get(row, "prompt"), "prompt", &prompt, &prompt_count));
     status result = chat_messages_read(json_object_get(row, "completion"), "completion", &response,
                                        &response_count);
@@ -86,28 +79,27 @@ static status encode_prompt_completion(struct row_encoder *e, const json_t *row)
         return encode_prompt_messages(e, row);
     }
     e->is_plain = true;
-    const char *prompt, *completion;
-    size_t prompt_bytes, completion_bytes;
-    TRY(jsonl_get_string(row, "prompt", &prompt, &prompt_bytes));
-    TRY(jsonl_get_string(row, "completion", &completion, &completion_bytes));
-    REQUIRE(!row_field_is_blank(completion, completion_bytes), STATUS_DATA,
-            "the field 'completion' is empty");
+    struct text prompt, completion;
+    TRY(jsonl_get_string(row, "prompt", &prompt.bytes, &prompt.count));
+    TRY(row_field_text(row, "completion", &completion));
     if (e->options->join_encoding) {
-        return encode_joined(e, prompt, prompt_bytes, completion, completion_bytes);
+        return encode_joined(e, prompt.bytes, prompt.count, completion.bytes, completion.count);
     }
-    TRY(chat_encode_plain(t, prompt, prompt_bytes, false, 0, e->text));
-    return chat_encode_plain(t, completion, completion_bytes, true, EXAMPLE_IS_COMPLETION, e->text);
+    TRY(chat_encode_plain(t, prompt.bytes, prompt.count, false, 0, e->text));
+    return chat_encode_plain(t, completion.bytes, completion.count, true, EXAMPLE_IS_COMPLETION,
+                             e->text);
 }
 
 static status read_alpaca(const json_t *row, struct chat_message *prompt,
                           struct chat_message *response)
 {
-    TRY(jsonl_get_string(row, "instruction", &prompt->text, &prompt->bytes));
-    TRY(jsonl_get_string(row, "output", &response->text, &response->bytes));
-    REQUIRE(!row_field_is_blank(prompt->text, prompt->bytes), STATUS_DATA,
-            "the field 'instruction' is empty");
-    REQUIRE(!row_field_is_blank(response->text, response->bytes), STATUS_DATA,
-            "the field 'output' is empty");
+    struct text instruction, output;
+    TRY(row_field_text(row, "instruction", &instruction));
+    TRY(row_field_text(row, "output", &output));
+    prompt->text = instruction.bytes;
+    prompt->bytes = instruction.count;
+    response->text = output.bytes;
+    response->bytes = output.count;
     if (json_object_get(row, "input") != NULL) {
         TRY(jsonl_get_string(row, "input", &prompt->input, &prompt->input_bytes));
         prompt->input =
@@ -119,7 +111,7 @@ static status read_alpaca(const json_t *row, struct chat_message *prompt,
 static status encode_alpaca(struct row_encoder *e, const json_t *row)
 {
     struct chat_message prompt = {.role = CHAT_USER}, response = {.role = CHAT_ASSISTANT};
-    TRY(require_template(e));
+    TRY(row_field_require_template(e->options->chat_template));
     TRY(read_alpaca(row, &prompt, &response));
     return encode_exchange(e, &prompt, 1, &response, 1);
 }
@@ -128,7 +120,7 @@ static status encode_messages(struct row_encoder *e, const json_t *row, const ch
 {
     struct chat_message *messages = NULL;
     int64_t count = 0;
-    TRY(require_template(e));
+    TRY(row_field_require_template(e->options->chat_template));
     TRY(chat_messages_read(json_object_get(row, field), field, &messages, &count));
     status result = chat_encode(e->options->chat_template, e->options->tokenizer, messages, count,
                                 (struct chat_frame){0}, e->text);
@@ -138,12 +130,10 @@ static status encode_messages(struct row_encoder *e, const json_t *row, const ch
 
 static status encode_text(struct row_encoder *e, const json_t *row)
 {
-    const char *text;
-    size_t bytes;
+    struct text text;
     e->is_plain = true;
-    TRY(jsonl_get_string(row, "text", &text, &bytes));
-    REQUIRE(!row_field_is_blank(text, bytes), STATUS_DATA, "the field 'text' is empty");
-    return chat_encode_plain(e->options->tokenizer, text, bytes, true, 0, e->text);
+    TRY(row_field_text(row, "text", &text));
+    return chat_encode_plain(e->options->tokenizer, text.bytes, text.count, true, 0, e->text);
 }
 
 /* Selects the encoding by the fields of the row. Sets *whole_text if the row has no
@@ -212,7 +202,7 @@ static status encode_answered(const struct prepare_options *o, const struct chat
                               int64_t count, const struct chat_message *answer,
                               struct rows_example *out)
 {
-    TRY(require_template(&(struct row_encoder){.options = o}));
+    TRY(row_field_require_template(o->chat_template));
     TRY(chat_encode_prompt(o->chat_template, o->tokenizer, messages, count, true, &out->text.ids));
     int64_t source_tokens = out->text.ids.count;
     TRY(chat_encode_answer(o->chat_template, o->tokenizer, answer, &out->text.ids));

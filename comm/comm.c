@@ -31,7 +31,7 @@ status comm_create(const struct comm_operations *operations, int rank, int size,
                           .state = state,
                           .rank = rank,
                           .size = size,
-                          .local_ranks = 1,
+                          .local_size = 1,
                           .deadline_seconds = DEADLINE_COLLECTIVE_SECONDS,
                           .exchange_buffer = exchange_buffer};
     *out = comm;
@@ -44,7 +44,7 @@ status comm_create_over_control(const struct comm_operations *operations, struct
     TRY(comm_create(operations, control->rank, control->size, state, out));
     (*out)->control = control;
     (*out)->local_rank = control->local_rank;
-    (*out)->local_ranks = control->local_ranks;
+    (*out)->local_size = control->local_size;
     (*out)->deadline_seconds = control->deadline_seconds;
     return STATUS_OK;
 }
@@ -73,9 +73,9 @@ int comm_size(const struct comm *comm)
     return comm->size;
 }
 
-int comm_local_ranks(const struct comm *comm)
+int comm_local_size(const struct comm *comm)
 {
-    return comm->local_ranks;
+    return comm->local_size;
 }
 
 int comm_local_rank(const struct comm *comm)

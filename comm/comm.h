@@ -55,7 +55,7 @@ status comm_self_create(struct comm **out);
  * Without a launcher it creates a communicator of one rank and does not initialize MPI. It also
  * sets the rank and host that error lines print (status.h). The environment variable
  * BIREME_INIT_SECONDS is the time limit of the MPI start-up in seconds. The default is the limit of
- * watchdog_limit_startup, or 300. For tests, BIREME_COMM_NODES=k divides the ranks of each host
+ * watchdog_set_startup_limit, or 300. For tests, BIREME_COMM_NODES=k divides the ranks of each host
  * into k nodes.
  *
  * Order     collective
@@ -86,8 +86,8 @@ int comm_rank(const struct comm *comm);
 /* comm_size - return the number of ranks of the communicator. */
 int comm_size(const struct comm *comm);
 
-/* comm_local_ranks - return the number of ranks of the communicator on this host. */
-int comm_local_ranks(const struct comm *comm);
+/* comm_local_size - return the number of ranks of the communicator on this host. */
+int comm_local_size(const struct comm *comm);
 
 /* comm_local_rank - return the index of this rank among the ranks of this host. */
 int comm_local_rank(const struct comm *comm);

@@ -78,7 +78,7 @@ struct comm {
     int rank;
     int size;
     int local_rank;
-    int local_ranks;
+    int local_size;
     bool is_world;
     double deadline_seconds;
     char *exchange_buffer; /* [size][COMM_SMALL_BYTES]: result of the last exchange */

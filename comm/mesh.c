@@ -36,9 +36,9 @@ status mesh_check(int ranks, int tensor, int64_t model_divisor)
  * which takes most of the time of a step over a network. */
 static status warn_if_tensor_group_spans_hosts(const struct mesh *mesh)
 {
-    int size = comm_size(mesh->tensor), local_ranks = comm_local_ranks(mesh->tensor);
+    int size = comm_size(mesh->tensor), local_size = comm_local_size(mesh->tensor);
     bool any = false;
-    TRY(comm_agree_flag(mesh->world, local_ranks < size, &any));
+    TRY(comm_agree_flag(mesh->world, local_size < size, &any));
     if (any && comm_rank(mesh->world) == 0) {
         log_warning(
             "TENSOR-HOSTS",

@@ -227,11 +227,11 @@ static const struct comm_operations operations;
 
 static void set_local_ranks(struct comm *comm, const struct shared_group *group)
 {
-    comm->local_ranks = 0;
+    comm->local_size = 0;
     for (int r = 0; r < group->size; r++) {
         if (world.host_of[group->world_rank[r]] == world.host_of[world.rank]) {
-            comm->local_rank = r == group->rank ? comm->local_ranks : comm->local_rank;
-            comm->local_ranks++;
+            comm->local_rank = r == group->rank ? comm->local_size : comm->local_rank;
+            comm->local_size++;
         }
     }
 }
@@ -394,7 +394,7 @@ static void finalize_world(void)
     if (watchdog_start(NULL, DEADLINE_MPI_FINALIZE_SECONDS) != STATUS_OK) {
         status_clear(); /* the shutdown continues without a watchdog */
     }
-    watchdog_phase("finalize", 0);
+    watchdog_set_phase("finalize", 0);
     if (world.heartbeat_window != MPI_WIN_NULL) {
         MPI_Win_free(&world.heartbeat_window);
     }
@@ -467,7 +467,7 @@ static status read_init_limit(double *limit_seconds)
     double startup = watchdog_startup_limit();
     double default_seconds = startup > 0 ? startup : DEADLINE_START_SECONDS;
     TRY(read_env_number("BIREME_INIT_SECONDS", default_seconds, limit_seconds));
-    return startup > 0 && *limit_seconds > startup ? watchdog_limit_startup(*limit_seconds)
+    return startup > 0 && *limit_seconds > startup ? watchdog_set_startup_limit(*limit_seconds)
                                                    : STATUS_OK;
 }
 
@@ -478,7 +478,7 @@ static status init_mpi(int *argc, char ***argv, double *limit_seconds)
     comm_identify_process();
     TRY(read_init_limit(limit_seconds));
     TRY(watchdog_start(NULL, *limit_seconds));
-    watchdog_phase("MPI_Init", 0);
+    watchdog_set_phase("MPI_Init", 0);
     int provided = MPI_THREAD_SINGLE;
     int code = MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided);
     REQUIRE(code == MPI_SUCCESS, STATUS_LOST, "MPI_Init_thread failed (code %d)", code);

@@ -76,7 +76,7 @@ void heartbeat_attach(void *memory, int local_ranks, int local_rank, int rank, i
     host_names = hosts;
     struct slot *slot = get_slot(own_slot);
     atomic_store(&slot->pid, (int)getpid());
-    heartbeat_phase("init", 0);
+    heartbeat_set_phase("init", 0);
     atomic_store(&slot->rank, rank + 1);
 }
 
@@ -90,7 +90,7 @@ void heartbeat_detach(void)
     atomic_store(&single.slot.rank, 1);
 }
 
-void heartbeat_phase(const char *phase, double limit_seconds)
+void heartbeat_set_phase(const char *phase, double limit_seconds)
 {
     struct slot *slot = get_slot(own_slot);
     uint64_t words[PHASE_WORDS] = {0};

@@ -13,7 +13,7 @@
  * The table also elects the process that prints the final error: if several ranks of a host end at
  * the same time, only the first one prints.
  *
- * Calls     heartbeat_attach; heartbeat_phase, heartbeat_renew and heartbeat_waiting during the
+ * Calls     heartbeat_attach; heartbeat_set_phase, heartbeat_renew and heartbeat_waiting during the
  *           work; heartbeat_detach. heartbeat_read and heartbeat_describe at any time */
 #pragma once
 
@@ -42,8 +42,10 @@ void heartbeat_attach(void *memory, int local_ranks, int local_rank, int rank, i
 /* heartbeat_detach - stop using the table; the process has a single slot again. */
 void heartbeat_detach(void);
 
-/* heartbeat_phase - set the phase of the main thread and reset its timer; limit 0: the default. */
-void heartbeat_phase(const char *phase, double limit_seconds);
+/* heartbeat_set_phase - set the phase of the main thread and reset its timer.
+ *
+ * Units     limit_seconds: 0 for the default */
+void heartbeat_set_phase(const char *phase, double limit_seconds);
 
 /* heartbeat_renew - reset the timer of the current phase. */
 void heartbeat_renew(void);

@@ -218,7 +218,7 @@ status watchdog_start(struct comm *world, double limit_seconds)
     watchdog.world = world;
     watchdog.limit_seconds = limit_seconds;
     watchdog.stop = false;
-    heartbeat_phase("init", 0);
+    heartbeat_set_phase("init", 0);
     heartbeat_beat(); /* the process may be stopped before the first check */
     int failed = thread_start(&watchdog.thread, run_watchdog, NULL);
     if (failed != 0) {
@@ -230,7 +230,7 @@ status watchdog_start(struct comm *world, double limit_seconds)
     return STATUS_OK;
 }
 
-status watchdog_limit_startup(double limit_seconds)
+status watchdog_set_startup_limit(double limit_seconds)
 {
     REQUIRE(limit_seconds > 0, STATUS_INTERNAL, "start-up limit %g s: must be above 0",
             limit_seconds);
@@ -263,9 +263,9 @@ void watchdog_end_startup(void)
     pthread_mutex_unlock(&watchdog.lock);
 }
 
-void watchdog_phase(const char *phase, double limit_seconds)
+void watchdog_set_phase(const char *phase, double limit_seconds)
 {
-    heartbeat_phase(phase, limit_seconds);
+    heartbeat_set_phase(phase, limit_seconds);
 }
 
 void watchdog_renew(void)

@@ -6,9 +6,9 @@
  * (comm_set_deadline). Time in which the machine is suspended does not count. If the job spans
  * several hosts, limits must be above 15 s.
  *
- * Calls     watchdog_limit_startup before comm_world_create, watchdog_start after it,
- *           watchdog_end_startup before the first step. watchdog_phase at the start of each phase.
- *           watchdog_stop at the end */
+ * Calls     watchdog_set_startup_limit before comm_world_create, watchdog_start after it,
+ *           watchdog_end_startup before the first step, watchdog_set_phase at the start of each
+ *           phase, watchdog_stop at the end */
 #pragma once
 
 #include "comm/comm.h"
@@ -19,7 +19,7 @@
  * Errors    STATUS_INTERNAL if the thread cannot start */
 status watchdog_start(struct comm *world, double limit_seconds);
 
-/* watchdog_limit_startup - limit the whole start of a job, over all its phases, until
+/* watchdog_set_startup_limit - limit the whole start of a job, over all its phases, until
  * watchdog_end_startup.
  *
  * Starts the watchdog thread if it is not running. A repeated call changes the limit, and the time
@@ -28,25 +28,25 @@ status watchdog_start(struct comm *world, double limit_seconds);
  *
  * Units     limit_seconds > 0
  * Errors    STATUS_INTERNAL if the thread cannot start */
-status watchdog_limit_startup(double limit_seconds);
+status watchdog_set_startup_limit(double limit_seconds);
 
-/* watchdog_pause_startup - pause (true) or continue (false) the clock of watchdog_limit_startup.
+/* watchdog_pause_startup - pause (true) or continue (false) the clock of the start-up limit.
  *
  * For work that takes longer for more data, and that reports its own phases. */
 void watchdog_pause_startup(bool paused);
 
-/* watchdog_startup_limit - return the limit of watchdog_limit_startup; 0 outside the start. */
+/* watchdog_startup_limit - return the start-up limit in seconds; 0 outside the start. */
 double watchdog_startup_limit(void);
 
-/* watchdog_end_startup - remove the limit of watchdog_limit_startup. */
+/* watchdog_end_startup - remove the start-up limit. */
 void watchdog_end_startup(void);
 
-/* watchdog_phase - set the current phase of the main thread and reset its timer.
+/* watchdog_set_phase - set the current phase of the main thread and reset its timer.
  *
  * The call is cheap. Phases are, for example, "data", "forward" and "checkpoint".
  *
  * Units     limit_seconds: limit of this phase; 0 for the default */
-void watchdog_phase(const char *phase, double limit_seconds);
+void watchdog_set_phase(const char *phase, double limit_seconds);
 
 /* watchdog_renew - reset the timer of the current phase.
  *

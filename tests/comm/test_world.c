@@ -356,7 +356,7 @@ static void test_split(void)
     int members = (size + 1 - rank % 2) / 2;
     CHECK_EQUAL(comm_size(group), members);
     CHECK_EQUAL(comm_rank(group), members - 1 - rank / 2);
-    CHECK_EQUAL(comm_local_ranks(group), members);
+    CHECK_EQUAL(comm_local_size(group), members);
     double sum = rank;
     CHECK_OK(comm_sum_doubles(group, &sum, 1));
     double expected = 0;

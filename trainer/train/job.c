@@ -42,8 +42,8 @@ status job_write_recipe_text(const struct recipe *recipe, char **out)
 status job_read_recipe(const struct job_options *options, struct job *job)
 {
     *job = (struct job){.start_limit_seconds = DEADLINE_START_SECONDS};
-    TRY(watchdog_limit_startup(job->start_limit_seconds));
-    watchdog_phase("reading the recipe", 0);
+    TRY(watchdog_set_startup_limit(job->start_limit_seconds));
+    watchdog_set_phase("reading the recipe", 0);
     struct recipe *r = &job->session.recipe;
     if (recipe_read(options->recipe_path, options->overrides, options->override_count, r) !=
         STATUS_OK) {
@@ -51,7 +51,7 @@ status job_read_recipe(const struct job_options *options, struct job *job)
         return STATUS_OK;
     }
     job->start_limit_seconds = r->parallel.start_seconds;
-    return watchdog_limit_startup(job->start_limit_seconds);
+    return watchdog_set_startup_limit(job->start_limit_seconds);
 }
 
 /* Sets the limit of the start to the limit in the complete recipe, unless BIREME_INIT_SECONDS has
@@ -60,7 +60,7 @@ static status limit_start(const struct job *job)
 {
     double current = watchdog_startup_limit(), limit = job->session.recipe.parallel.start_seconds;
     bool extended = current > job->start_limit_seconds && current > limit;
-    return watchdog_limit_startup(extended ? current : limit);
+    return watchdog_set_startup_limit(extended ? current : limit);
 }
 
 /* Settings of the model that the recipe leaves open come from the checkpoint that the run resumes
@@ -342,7 +342,7 @@ void job_long_phase(const struct job *job, const char *phase)
     double normal = job->session.recipe.parallel.timeout_seconds;
     double limit = phase != NULL ? fmax(normal, DEADLINE_LONG_PHASE_SECONDS) : normal;
     limit = fmax(limit, watchdog_startup_limit());
-    watchdog_phase(phase != NULL ? phase : "loop", limit);
+    watchdog_set_phase(phase != NULL ? phase : "loop", limit);
     comm_set_deadline(job->world, limit);
     if (job->session.mesh.data != NULL) {
         comm_set_deadline(job->session.mesh.data, limit);

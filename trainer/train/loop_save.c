@@ -51,7 +51,7 @@ status loop_check_replicas(struct loop *loop)
         return STATUS_OK;
     }
     loop->checked = job->state.step;
-    watchdog_phase("comparison of replicas", 0);
+    watchdog_set_phase("comparison of replicas", 0);
     TRY(sharded_optimizer_wait_all(job->optimizer));
     status result = replica_check_run(job->replica_check);
     if (result == STATUS_DIVERGED) {

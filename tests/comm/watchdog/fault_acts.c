@@ -102,11 +102,11 @@ static void act_stop(struct comm *world)
 static void act_stop_without_wait(struct comm *world)
 {
     if (is_culprit(world)) {
-        watchdog_phase("forward", LIMIT_SECONDS);
+        watchdog_set_phase("forward", LIMIT_SECONDS);
         raise(SIGSTOP);
     }
     for (int i = 0; i < 100; i++) {
-        watchdog_phase("backward", LIMIT_SECONDS);
+        watchdog_set_phase("backward", LIMIT_SECONDS);
         clock_sleep(0.5);
     }
 }
@@ -117,7 +117,7 @@ static void act_stop_in_long_phase(struct comm *world)
 {
     CHECK_OK(watchdog_start(world, LIMIT_SECONDS));
     comm_set_deadline(world, 600);
-    watchdog_phase("checkpoint", 600);
+    watchdog_set_phase("checkpoint", 600);
     if (is_culprit(world)) {
         raise(SIGSTOP);
     }
@@ -129,7 +129,7 @@ static void act_long_phase(struct comm *world)
 {
     CHECK_OK(watchdog_start(world, LIMIT_SECONDS));
     comm_set_deadline(world, 600);
-    watchdog_phase("checkpoint", 600);
+    watchdog_set_phase("checkpoint", 600);
     clock_sleep(is_culprit(world) ? 3 * LIMIT_SECONDS : 0);
     CHECK_OK(comm_barrier(world));
 }
@@ -137,10 +137,10 @@ static void act_long_phase(struct comm *world)
 static void act_late_for_all_reduce(struct comm *world)
 {
     if (is_culprit(world)) {
-        watchdog_phase("data", 0);
+        watchdog_set_phase("data", 0);
         clock_sleep(60);
     }
-    watchdog_phase("gradients", 0);
+    watchdog_set_phase("gradients", 0);
     static float data[1000];
     CHECK_OK(comm_all_reduce(world, data, 1000));
 }
@@ -157,18 +157,18 @@ static void run_lazy_gather(struct comm *world, bool late_start)
     }
     CHECK_OK(comm_allocate(world, sizeof data, (void **)&shared_source));
     if (late_start && is_culprit(world)) {
-        watchdog_phase("data", 0);
+        watchdog_set_phase("data", 0);
         clock_sleep(60);
     }
-    watchdog_phase("gradients", 0);
+    watchdog_set_phase("gradients", 0);
     CHECK_OK(
         comm_lazy_gather_start(world, data, sizeof *data, ranges, shared_source, ranges, &request));
     if (is_culprit(world)) {
-        watchdog_phase("forward", 0);
+        watchdog_set_phase("forward", 0);
         clock_sleep(60);
     }
     CHECK_OK(comm_gather_pull(world, &request));
-    watchdog_phase("gathered", 0);
+    watchdog_set_phase("gathered", 0);
     CHECK_OK(comm_wait(world, &request));
 }
 
@@ -185,9 +185,9 @@ static void act_late_for_pull(struct comm *world)
 /* The other ranks wait for a rank that is in a phase with a longer limit. */
 static void act_late_within_limit(struct comm *world)
 {
-    watchdog_phase("step", 0);
+    watchdog_set_phase("step", 0);
     if (is_culprit(world)) {
-        watchdog_phase("checkpoint", 60);
+        watchdog_set_phase("checkpoint", 60);
         clock_sleep(2 * LIMIT_SECONDS);
     }
     CHECK_OK(comm_barrier(world));
@@ -216,10 +216,10 @@ static void act_late_in_phase(struct comm *world)
 {
     comm_set_deadline(world, 600);
     if (is_culprit(world)) {
-        watchdog_phase("data", LIMIT_SECONDS);
+        watchdog_set_phase("data", LIMIT_SECONDS);
         clock_sleep(60);
     }
-    watchdog_phase("gradients", LIMIT_SECONDS);
+    watchdog_set_phase("gradients", LIMIT_SECONDS);
     CHECK_OK(comm_barrier(world));
 }
 
@@ -241,7 +241,7 @@ static void act_late_for_group(struct comm *world)
     struct comm *group = NULL;
     CHECK_OK(comm_split(world, comm_rank(world) == 2 ? 1 : 0, 0, &group));
     if (is_culprit(world)) {
-        watchdog_phase("checkpoint", 0);
+        watchdog_set_phase("checkpoint", 0);
         clock_sleep(60);
     }
     CHECK_OK(comm_barrier(group)); /* the group of rank 2 has one rank */
@@ -259,9 +259,9 @@ static void act_out_of_order(struct comm *world)
 static void act_slow_but_alive(struct comm *world)
 {
     for (int i = 0; i < 6; i++) {
-        watchdog_phase("data", LIMIT_SECONDS);
+        watchdog_set_phase("data", LIMIT_SECONDS);
         clock_sleep(is_culprit(world) ? 0.6 : 0);
-        watchdog_phase("gradients", LIMIT_SECONDS);
+        watchdog_set_phase("gradients", LIMIT_SECONDS);
         CHECK_OK(comm_barrier(world));
     }
 }
@@ -282,7 +282,7 @@ static void act_suspended(struct comm *world)
     }
     /* at the time of the stop, the culprit computes and the other ranks wait */
     for (int i = 0; i < 6; i++) {
-        watchdog_phase("step", LIMIT_SECONDS);
+        watchdog_set_phase("step", LIMIT_SECONDS);
         for (int k = 0; k < 15 && is_culprit(world); k++) {
             clock_sleep(0.02);
         }
@@ -336,7 +336,7 @@ static void act_steps(struct comm *world)
             CHECK(data[i] == (float)(size * (step % 100 + i % 100) + rank_sum));
         }
         if (step == 0 && comm_rank(world) == 0) {
-            printf("running, %d of %d ranks here\n", comm_local_ranks(world), size);
+            printf("running, %d of %d ranks here\n", comm_local_size(world), size);
             fflush(stdout);
         }
         CHECK_OK(comm_agree_flag(world, clock_seconds() > end, &late));
@@ -350,7 +350,7 @@ static void act_steps(struct comm *world)
 static void act_sums(struct comm *world)
 {
     float *data = NULL;
-    watchdog_phase("gradients", 0);
+    watchdog_set_phase("gradients", 0);
     status result = comm_allocate(world, 1000 * sizeof *data, (void **)&data);
     for (int i = 0; i < 6 && result == STATUS_OK; i++) {
         result = comm_all_reduce(world, data, 1000);
@@ -433,10 +433,10 @@ static void act_three_sums(struct comm *world)
 /* Every phase is within its own limit, but the start as a whole is too long. */
 static void act_startup_limit(struct comm *world)
 {
-    watchdog_phase("opening data", 60);
+    watchdog_set_phase("opening data", 60);
     comm_set_deadline(world, 60);
     if (is_culprit(world)) {
-        watchdog_phase("resume", 60);
+        watchdog_set_phase("resume", 60);
         clock_sleep(20);
     }
     CHECK_OK(comm_barrier(world));

@@ -27,7 +27,7 @@ static int run_rank(const struct fault *fault, int argc, char **argv)
         clock_sleep(60); /* only rank 0 initializes MPI */
     }
     if (strncmp(fault->mode, "startup", 7) == 0) {
-        CHECK_OK(watchdog_limit_startup(LIMIT_SECONDS));
+        CHECK_OK(watchdog_set_startup_limit(LIMIT_SECONDS));
     }
     status result = test_world_create(&argc, &argv, LIMIT_SECONDS, &world);
     if (result != STATUS_OK) {

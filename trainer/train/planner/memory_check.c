@@ -116,6 +116,6 @@ status memory_check_run(const struct recipe *recipe, struct comm *world)
         return STATUS_OK;
     }
     TRY(memory_check_device(recipe, &plan, available, "this machine", true));
-    return memory_check_device(recipe, &plan, available / comm_local_ranks(world),
+    return memory_check_device(recipe, &plan, available / comm_local_size(world),
                                "its share of this machine", false);
 }

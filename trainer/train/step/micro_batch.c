@@ -25,7 +25,7 @@ static void set_phase(const struct micro_batch_context *c, const struct micro_ba
                       const char *name)
 {
     if (m->gradient) {
-        watchdog_phase(name, 0);
+        watchdog_set_phase(name, 0);
         device_set_profiler_range(kernels_device(c->kernels), name);
     }
 }
@@ -38,7 +38,7 @@ static status wait_for_weights(void *user, int64_t end)
 
 static status reduce_final_gradients(void *user, int64_t first)
 {
-    watchdog_phase("backward", 0);
+    watchdog_set_phase("backward", 0);
     return bucket_advance(sharded_optimizer_buckets(user), first);
 }
 

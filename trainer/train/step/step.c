@@ -12,7 +12,7 @@
 
 void step_set_phase(const struct step *s, const char *name)
 {
-    watchdog_phase(name, 0);
+    watchdog_set_phase(name, 0);
     device_set_profiler_range(kernels_device(s->parts.kernels), name);
 }
 

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/number.h"
+#include "base/utf8.h"
 
 enum { WORD_MAX = 63 };
 
@@ -162,7 +163,7 @@ char *text_quote_name(const char *name, char *out)
     bool is_long = bytes > KEPT_BYTES;
     const char *quote = bytes == 0 || strpbrk(name, " ,:;'") != NULL ? "'" : "";
     bytes = is_long ? KEPT_BYTES : bytes;
-    while (is_long && ((unsigned char)name[bytes] & 0xc0) == 0x80) {
+    while (is_long && utf8_is_continuation(name[bytes])) {
         bytes--; /* to the first byte of a character */
     }
     snprintf(out, TEXT_NAME_BYTES, "%s%.*s%s%s", quote, (int)bytes, name, is_long ? "..." : "",

@@ -18,7 +18,7 @@ size_t utf8_read(const char *text, size_t bytes, uint32_t *code)
     }
     uint32_t value = c[0] & (0x7fu >> length);
     for (size_t i = 1; i < length; i++) {
-        if ((c[i] & 0xc0) != 0x80) {
+        if (!utf8_is_continuation(text[i])) {
             return 0;
         }
         value = value << 6 | (c[i] & 0x3fu);
@@ -79,7 +79,7 @@ int64_t utf8_count_characters(const char *text, size_t bytes)
 {
     int64_t count = 0;
     for (size_t i = 0; i < bytes; i++) {
-        count += ((unsigned char)text[i] & 0xc0) != 0x80;
+        count += !utf8_is_continuation(text[i]);
     }
     return count;
 }

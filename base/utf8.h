@@ -20,6 +20,12 @@ size_t utf8_read(const char *text, size_t bytes, uint32_t *code);
  * Units     bytes > 0; the result is 1 to 4, and at most bytes */
 size_t utf8_character_bytes(const char *text, size_t bytes);
 
+/* utf8_is_continuation - return whether the byte continues a UTF-8 character (0x80 to 0xbf). */
+static inline bool utf8_is_continuation(char byte)
+{
+    return ((unsigned char)byte & 0xc0) == 0x80;
+}
+
 /* utf8_write - encode a code point as UTF-8; return its length in bytes. */
 size_t utf8_write(uint32_t code, char text[4]);
 

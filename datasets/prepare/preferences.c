@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/utf8.h"
 #include "datasets/prepare/output.h"
 #include "datasets/prepare/prepare.h"
 #include "datasets/prepare/row_field_impl.h"
@@ -75,7 +76,7 @@ static size_t count_common_bytes(const struct pair_field *a, const struct pair_f
     while (common < limit && a->text[common] == b->text[common]) {
         common++;
     }
-    while (common > 0 && common < a->bytes && ((unsigned char)a->text[common] & 0xc0) == 0x80) {
+    while (common > 0 && common < a->bytes && utf8_is_continuation(a->text[common])) {
         common--;
     }
     return common > 0 && common < limit && a->text[common - 1] == ' ' ? common - 1 : common;

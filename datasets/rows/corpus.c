@@ -161,7 +161,7 @@ static size_t find_split(const char *text, size_t bytes)
         }
     }
     size_t pos = bytes;
-    for (int i = 0; i < 3 && (text[pos - 1] & 0xc0) == 0x80; i++) {
+    for (int i = 0; i < 3 && utf8_is_continuation(text[pos - 1]); i++) {
         pos--;
     }
     bool has_multibyte_end = ((unsigned char)text[pos - 1] & 0xc0) == 0xc0;

@@ -154,7 +154,7 @@ static size_t find_white_space_start(const char *text, size_t from, size_t end)
     while (end > from) {
         size_t pos = end - 1;
         uint32_t code = 0;
-        while (pos > from && end - pos < 4 && ((unsigned char)text[pos] & 0xc0) == 0x80) {
+        while (pos > from && end - pos < 4 && utf8_is_continuation(text[pos])) {
             pos--;
         }
         if (utf8_read(text + pos, end - pos, &code) != end - pos ||

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/utf8.h"
 #include "datasets/tokenizer/added.h"
 #include "datasets/tokenizer/tokenizer_impl.h"
 
@@ -18,30 +19,16 @@ void qa_windows_free(struct qa_windows *w)
 
 /* ---- code points ---- */
 
-static bool is_code_point_start(char byte)
-{
-    return ((unsigned char)byte & 0xc0) != 0x80;
-}
-
-static int64_t count_code_points(const char *bytes, size_t count)
-{
-    int64_t points = 0;
-    for (size_t i = 0; i < count; i++) {
-        points += is_code_point_start(bytes[i]);
-    }
-    return points;
-}
-
 int64_t qa_windows_count_code_points(const struct text *text)
 {
-    return count_code_points(text->bytes, text->count);
+    return utf8_count_characters(text->bytes, text->count);
 }
 
 size_t qa_windows_byte_offset(const struct text *text, int64_t point)
 {
     size_t pos = 0;
     for (int64_t points_seen = 0; pos < text->count; pos++) {
-        if (is_code_point_start(text->bytes[pos]) && points_seen++ == point) {
+        if (!utf8_is_continuation(text->bytes[pos]) && points_seen++ == point) {
             return pos;
         }
     }
@@ -87,7 +74,7 @@ static status count_token_code_points(const struct tokenizer *t, int32_t id, int
     char *bytes = NULL;
     size_t count = 0;
     TRY(qa_windows_token_text(t, id, &bytes, &count));
-    *out = count_code_points(bytes, count);
+    *out = utf8_count_characters(bytes, count);
     free(bytes);
     return STATUS_OK;
 }
@@ -129,7 +116,7 @@ static status encode_words(const struct tokenizer *t, const char *text, size_t f
                     !is_ascii_punctuation(text[pos]);
              pos++) {
         }
-        int64_t first = w->context.count, points = count_code_points(text + begin, pos - begin);
+        int64_t first = w->context.count, points = utf8_count_characters(text + begin, pos - begin);
         TRY(tokenizer_encode(t, text + begin, pos - begin, false, &w->context));
         TRY(append_word_offsets(t, w, first, *point, *point + points));
         *point += points;
@@ -154,7 +141,7 @@ static status encode_around_added(const struct tokenizer *t, const char *text, s
             TRY(encode_around_added(t, text, begin, match.start, set + 1, point, w));
         }
         if (match.id >= 0 && match.start < match.end) {
-            int64_t points = count_code_points(text + match.start, match.end - match.start);
+            int64_t points = utf8_count_characters(text + match.start, match.end - match.start);
             TRY(token_list_add(&w->context, match.id));
             TRY(append_offsets(w, *point, *point + points));
             *point += points;
@@ -171,10 +158,11 @@ static status append_token_offsets(struct qa_windows *w, const struct text *text
     while (begin < end && is_white_space(text->bytes[begin])) {
         begin++;
     }
-    *point += count_code_points(text->bytes + *counted_bytes, begin - *counted_bytes);
+    *point += utf8_count_characters(text->bytes + *counted_bytes, begin - *counted_bytes);
     *counted_bytes = begin;
-    int64_t first = *point - (begin < end && !is_code_point_start(text->bytes[begin]));
-    return append_offsets(w, first, *point + count_code_points(text->bytes + begin, end - begin));
+    int64_t first = *point - (begin < end && utf8_is_continuation(text->bytes[begin]));
+    return append_offsets(w, first,
+                          *point + utf8_count_characters(text->bytes + begin, end - begin));
 }
 
 static status encode_context_bytes(const struct tokenizer *t, const struct text *text,

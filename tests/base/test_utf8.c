@@ -48,6 +48,8 @@ static void test_ends(void)
 {
     CHECK(utf8_is_valid(NULL, 0) && utf8_is_valid("\0", 1));
     CHECK(utf8_find_valid_end("abc", 3, 3) == 3);
+    CHECK(!utf8_is_continuation('\x7f') && !utf8_is_continuation('\xc0'));
+    CHECK(utf8_is_continuation('\x80') && utf8_is_continuation('\xbf'));
     CHECK(utf8_count_characters("", 0) == 0);
     CHECK(utf8_count_characters("a\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80", 10) == 4);
 }

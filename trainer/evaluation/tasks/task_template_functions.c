@@ -5,6 +5,7 @@
 
 #include "base/memory.h"
 #include "base/text_buffer.h"
+#include "base/utf8.h"
 #include "datasets/text/char_class.h"
 #include "trainer/evaluation/tasks/task_template_functions_impl.h"
 #include "trainer/evaluation/tasks/task_template_tree_impl.h"
@@ -74,7 +75,7 @@ static bool is_stripped(uint32_t code, const struct view *set)
 static size_t find_last_character(const struct view *v)
 {
     size_t at = v->bytes - 1;
-    while (at > 0 && ((unsigned char)v->text[at] & 0xc0) == 0x80) {
+    while (at > 0 && utf8_is_continuation(v->text[at])) {
         at--;
     }
     return at;

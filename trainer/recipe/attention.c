@@ -106,26 +106,26 @@ void recipe_expand_layer_types(struct recipe *recipe)
     }
 }
 
-status recipe_check_layer_types(const struct recipe_reader *r)
+status recipe_check_layer_types(const struct recipe_reader *reader)
 {
-    const struct recipe *c = r->recipe;
+    const struct recipe *recipe = reader->recipe;
     static const char key[] = "model.layer_types", layers[] = "model.num_layers";
     bool local[LAYERS_MAX];
-    bool given = c->model.layer_types[0] != '\0';
-    int64_t count = read_types(c, local);
+    bool given = recipe->model.layer_types[0] != '\0';
+    int64_t count = read_types(recipe, local);
     const struct relation relations[] = {
-        {given && c->model.sliding_window_pattern > 0, key, "conflicts with",
+        {given && recipe->model.sliding_window_pattern > 0, key, "conflicts with",
          "model.sliding_window_pattern", "set one of them to null"},
-        {given && c->model.sliding_window == 0 &&
-             recipe_architecture_is_free(c->model.architecture),
+        {given && recipe->model.sliding_window == 0 &&
+             recipe_architecture_is_free(recipe->model.architecture),
          key, "requires", "model.sliding_window", "set it"},
     };
-    if (given && count != c->model.num_layers) {
-        return recipe_fail(r, relation_find_location(r, key, layers), key,
+    if (given && count != recipe->model.num_layers) {
+        return recipe_fail(reader, relation_find_location(reader, key, layers), key,
                            "%" PRId64 " entries, but %s is %" PRId64 "; set one for each layer",
-                           count, layers, c->model.num_layers);
+                           count, layers, recipe->model.num_layers);
     }
-    return CHECK_RELATIONS(r, relations);
+    return CHECK_RELATIONS(reader, relations);
 }
 
 static bool has_pattern(const struct recipe *recipe, const bool *local, int64_t count, int64_t n)

@@ -427,17 +427,18 @@ static status displace_alternatives(struct recipe_reader *r)
 
 /* ---- draft and complete recipe ---- */
 
-static void set_run_dir(const struct recipe_reader *r)
+static void set_run_dir(const struct recipe_reader *reader)
 {
-    struct recipe *c = r->recipe;
-    const char *slash = strrchr(r->name, '/');
-    const char *stem = slash != NULL ? slash + 1 : r->name;
+    struct recipe *recipe = reader->recipe;
+    const char *slash = strrchr(reader->name, '/');
+    const char *stem = slash != NULL ? slash + 1 : reader->name;
     size_t length = strlen(stem);
     const char *dot = strrchr(stem, '.');
     if (dot != NULL && dot != stem) {
         length = (size_t)(dot - stem);
     }
-    snprintf(c->run_dir, sizeof c->run_dir, "runs/%.*s", (int)(length < 200 ? length : 200), stem);
+    snprintf(recipe->run_dir, sizeof recipe->run_dir, "runs/%.*s",
+             (int)(length < 200 ? length : 200), stem);
 }
 
 static status parse_draft(const char *name, const char *text, size_t bytes, char *const *overrides,

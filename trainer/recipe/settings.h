@@ -207,12 +207,16 @@ status recipe_check_longrope(const struct recipe *recipe);
 /* recipe_check_free_parts - check the parts of an architecture with free parts (check_parts.c).
  *
  * Errors    STATUS_RECIPE */
-status recipe_check_free_parts(const struct recipe_reader *r);
+status recipe_check_free_parts(const struct recipe_reader *reader);
+
+/* recipe_shorten_groups - set model.num_hidden_groups to 0 (null) if it equals model.num_layers, so
+ * that equal models have equal settings. */
+void recipe_shorten_groups(struct recipe *recipe);
 
 /* recipe_check_layer_types - check model.layer_types, which needs one entry for each layer.
  *
  * Errors    STATUS_RECIPE */
-status recipe_check_layer_types(const struct recipe_reader *r);
+status recipe_check_layer_types(const struct recipe_reader *reader);
 
 /* recipe_expand_layer_types - set model.layer_types also if the model has a pattern. A list that is
  * too long is not set. */
@@ -223,4 +227,4 @@ void recipe_expand_layer_types(struct recipe *recipe);
 void recipe_shorten_layer_types(struct recipe *recipe);
 
 /* recipe_check_resolve - replace nulls that have a fallback, then check pairs of settings. */
-status recipe_check_resolve(const struct recipe_reader *r);
+status recipe_check_resolve(const struct recipe_reader *reader);

@@ -277,19 +277,13 @@ static status create_pair(const struct session *s, const struct request *q, stru
 {
     const char *source = q->shared.operands[0];
     const struct text text = {source, strlen(source)};
-    int64_t positions = model_get_config(s->model)->positions;
+    const struct model_config *model = model_get_config(s->model);
     TRY(text_input_check(&text));
     TRY(source_text_encode(s->tokenizer, &q->source, &text, &p->source));
-    REQUIRE(p->source.count <= positions, STATUS_DATA,
-            "the source has %" PRId64 " tokens, but the model has %" PRId64
-            " positions; shorten it",
-            p->source.count, positions);
+    TRY(model_require_positions(model, "the source", p->source.count, 0, STATUS_DATA));
     TRY(token_list_add(&p->target, q->options.decoder_start));
     TRY(q->target != NULL ? encode_target(s, q, p) : generate_target(s, q, p));
-    REQUIRE(p->target.count <= positions, STATUS_DATA,
-            "the target has %" PRId64 " tokens, but the model has %" PRId64
-            " positions; shorten it",
-            p->target.count, positions);
+    TRY(model_require_positions(model, "the target", p->target.count, 0, STATUS_DATA));
     TRY(describe_tokens(s->tokenizer, p->source.ids, p->source.count, &p->source_tokens));
     return describe_tokens(tokenizer_target(s->tokenizer), p->target.ids, p->target.count,
                            &p->target_tokens);

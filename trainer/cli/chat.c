@@ -166,10 +166,8 @@ static status encode_conversation(struct chat *c, struct token_list *out)
         first = find_next_user_message(c, first);
         TRY(encode_messages_from(c, first, out));
     }
-    REQUIRE(out->count < positions + c->has_source, STATUS_USAGE,
-            "this message results in %" PRId64 " tokens, but the model has %" PRId64
-            " positions; shorten it",
-            out->count, positions);
+    TRY(model_require_positions(model_get_config(c->session.model), "this message", out->count,
+                                !c->has_source, STATUS_USAGE));
     if (first > c->first) {
         log_info("the oldest messages no longer fit into the %" PRId64 " positions of the model",
                  positions);

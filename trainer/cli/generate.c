@@ -135,8 +135,8 @@ static status encode_message(const struct request *q, const struct tokenizer *t,
     return chat_encode_prompt(q->template, t, messages, count, q->has_source, ids);
 }
 
-static status encode_prompts(const struct request *q, const struct tokenizer *t, int64_t positions,
-                             struct prompts *p)
+static status encode_prompts(const struct request *q, const struct tokenizer *t,
+                             const struct model_config *model, struct prompts *p)
 {
     TRY(ALLOCATE(p->ids, p->count, "prompts"));
     for (int64_t i = 0; i < p->count; i++) {
@@ -144,10 +144,9 @@ static status encode_prompts(const struct request *q, const struct tokenizer *t,
         TRY(q->chat         ? encode_message(q, t, p->texts[i], &p->ids[i])
             : q->has_source ? source_text_encode(t, &q->source, &text, &p->ids[i])
                             : generate_encode_prompt(t, p->texts[i], &p->ids[i]));
-        REQUIRE(p->ids[i].count < positions + q->has_source, STATUS_USAGE,
-                "prompt %" PRId64 " has %" PRId64 " tokens, but the model has %" PRId64
-                " positions; shorten it",
-                i + 1, p->ids[i].count, positions);
+        char name[32];
+        snprintf(name, sizeof name, "prompt %" PRId64, i + 1);
+        TRY(model_require_positions(model, name, p->ids[i].count, !q->has_source, STATUS_USAGE));
     }
     return STATUS_OK;
 }
@@ -268,7 +267,7 @@ static status generate_all(const struct request *q, struct session *s, struct pr
 {
     TRY(read_prompts(q, p));
     warn_escape(q->prompt);
-    TRY(encode_prompts(q, s->tokenizer, model_get_config(s->model)->positions, p));
+    TRY(encode_prompts(q, s->tokenizer, model_get_config(s->model), p));
     if (!q->chat && !q->has_source) {
         warn_trailing_space(s->tokenizer, p);
     }

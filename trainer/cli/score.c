@@ -37,12 +37,9 @@ struct score_state {
 
 static status check_length(const struct session *s, const struct token_list *ids)
 {
-    int64_t positions = model_get_config(s->model)->positions;
     REQUIRE(ids->count > 0, STATUS_DATA, "the text is empty, so it has no reward");
-    REQUIRE(ids->count <= positions, STATUS_DATA,
-            "the text has %" PRId64 " tokens, but the model has %" PRId64 " positions; shorten it",
-            ids->count, positions);
-    return STATUS_OK;
+    return model_require_positions(model_get_config(s->model), "the text", ids->count, 0,
+                                   STATUS_DATA);
 }
 
 /* Encodes a line as a prompt with its response. The end-of-text token ends it, as in training. */

@@ -183,18 +183,10 @@ static status check_prompts(const struct run *r, int64_t longest)
                 "the start token of the decoder is %" PRId32 ", but the token ids of the model are "
                 "0 to %" PRId64 "; set model.decoder_start_token_id",
                 start, c->vocabulary - 1);
-        REQUIRE(longest <= c->positions, STATUS_USAGE,
-                "a source has %" PRId64 " tokens, but the model has %" PRId64
-                " positions; shorten it",
-                longest, c->positions);
+        TRY(model_require_positions(c, "a source", longest, 0, STATUS_USAGE));
         longest = 1; /* the decoder reads only the start token */
     }
-    REQUIRE(longest < c->positions, STATUS_USAGE,
-            "a prompt has %" PRId64
-            " tokens and leaves no room for a new token: the model has %" PRId64
-            " positions; shorten the prompt",
-            longest, c->positions);
-    return STATUS_OK;
+    return model_require_positions(c, "a prompt", longest, 1, STATUS_USAGE);
 }
 
 static status run_batch(const struct run *r, const struct token_list *prompts, int64_t count,

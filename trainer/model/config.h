@@ -199,3 +199,11 @@ int64_t model_inner_outputs(const struct model_config *config);
 
 /* model_positions - return the longest sequence that the position table supports. */
 int64_t model_positions(const struct model_config *config);
+
+/* model_require_positions - check that the model has positions for a text and for the new tokens
+ * after it. The message begins with `name`, such as "the text".
+ *
+ * Units     new_tokens: 0, or 1 for a prompt
+ * Errors    `code`, which is STATUS_DATA or STATUS_USAGE */
+status model_require_positions(const struct model_config *config, const char *name, int64_t tokens,
+                               int64_t new_tokens, status code);

@@ -1,5 +1,6 @@
 /* Positions: the constant tables of rotary angles and sinusoidal positions, and the relative
  * position bias. */
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -123,4 +124,14 @@ int64_t model_positions(const struct model_config *config)
 {
     const struct architecture a = architecture_compose(config);
     return config->positions - (a.embedding.adds_positions ? 0 : a.embedding.first_position);
+}
+
+status model_require_positions(const struct model_config *config, const char *name, int64_t tokens,
+                               int64_t new_tokens, status code)
+{
+    int64_t positions = model_positions(config);
+    REQUIRE(tokens + new_tokens <= positions, code,
+            "%s has %" PRId64 " tokens, but the model has %" PRId64 " positions%s; shorten it",
+            name, tokens, positions, new_tokens > 0 ? ", and a new token needs one" : "");
+    return STATUS_OK;
 }

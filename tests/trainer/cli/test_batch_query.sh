@@ -84,7 +84,7 @@ test_embed() {
 
     { echo short; head -c 600 "$source/LICENSE" | tr '\n' ' '; } >long
     run_bireme 65 embed --checkpoint bert long
-    expect_error 'long:2: the text has [0-9]* tokens including \[CLS\] and \[SEP\], but the model'\
+    expect_error 'long:2: the text with \[CLS\] and \[SEP\] has [0-9]* tokens, but the model'\
 ' has 32 positions'
     run_bireme 0 embed --checkpoint bert --truncate long
     expect_unit_vectors 2

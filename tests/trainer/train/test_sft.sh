@@ -233,7 +233,7 @@ test_chat() {
     [ $? = 64 ] || fail 'a message without a response does not change the exit code'
     grep -q 'the oldest messages no longer fit into the 128 positions of the model' stderr ||
         fail 'no message is left out'
-    grep -q 'this message results in.*\[E-USAGE\]$' stderr ||
+    grep -q 'this message has .* tokens, but the model.*\[E-USAGE\]$' stderr ||
         fail 'too long a message is not refused'
     [ "$(wc -l <out)" = 8 ] || fail "$(wc -l <out) answers instead of 8"
     ! grep -q WhatWhat long.jsonl || fail 'a refused message is part of the conversation'

@@ -1,6 +1,5 @@
 #include "trainer/inference/prediction/text_batch.h"
 
-#include <inttypes.h>
 #include <stdlib.h>
 
 #include "base/memory.h"
@@ -30,13 +29,10 @@ void text_batch_destroy(struct text_batch *b)
 
 status text_batch_check(const struct text_batch *b, const struct token_list *ids)
 {
-    int64_t positions = model_positions(model_get_config(b->session->model));
+    const char *name = is_encoder(b) ? "the text with [CLS] and [SEP]" : "the text";
     REQUIRE(ids->count > 0, STATUS_DATA, "the text has no tokens; give a text that is not empty");
-    REQUIRE(ids->count <= positions, STATUS_DATA,
-            "the text has %" PRId64 " tokens%s, but the model has %" PRId64
-            " positions; shorten it",
-            ids->count, is_encoder(b) ? " including [CLS] and [SEP]" : "", positions);
-    return STATUS_OK;
+    return model_require_positions(model_get_config(b->session->model), name, ids->count, 0,
+                                   STATUS_DATA);
 }
 
 bool text_batch_fits(const struct text_batch *b, int64_t tokens)

@@ -1,5 +1,4 @@
 /* Embeddings, masked words, labels and answers: one pass of the model for each text. */
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -57,7 +56,7 @@ static status encode_text(struct server *s, const struct request *q,
 status server_prepare_prediction(struct server *s, struct server_job *job, const char **code)
 {
     const struct request *q = &job->request;
-    int64_t positions = model_positions(model_get_config(s->session.model));
+    const struct model_config *model = model_get_config(s->session.model);
     *code = "unsupported_model";
     REQUIRE(server_can(s, q->kind), STATUS_DATA,
             "the model does not support this path; /v1/models lists the tasks that it supports");
@@ -75,11 +74,9 @@ status server_prepare_prediction(struct server *s, struct server_job *job, const
         }
         TRY(encode_text(s, q, &q->prompts[i], &job->prompts[i]));
         job->prompt_tokens += job->prompts[i].count;
-        *code = job->prompts[i].count > positions ? "context_length_exceeded" : *code;
+        *code = job->prompts[i].count > model_positions(model) ? "context_length_exceeded" : *code;
         REQUIRE(job->prompts[i].count > 0, STATUS_DATA, "the text has no tokens");
-        REQUIRE(job->prompts[i].count <= positions, STATUS_DATA,
-                "the text has %" PRId64 " tokens, but the model has %" PRId64 " positions",
-                job->prompts[i].count, positions);
+        TRY(model_require_positions(model, "the text", job->prompts[i].count, 0, STATUS_DATA));
     }
     return STATUS_OK;
 }

@@ -386,51 +386,57 @@ static status queue_update(struct step *s, int64_t step_number, double learning_
     return STATUS_OK;
 }
 
-status step_train(struct step *s, int64_t step_number, double learning_rate,
-                  const double votes[STEP_VOTES], status pending_error, bool has_next_step,
-                  struct step_result *out)
+static void begin_step(struct step *s, int64_t step_number, struct step_result *out)
 {
-    const struct step_parts *p = &s->parts;
-    double start = clock_seconds(), stats[STEP_STATS] = {0}, carried[OBJECTIVE_SUMS];
-    bool is_host = device_is_host(kernels_device(p->kernels));
     *out = (struct step_result){0};
     s->abandoned = false;
     s->readback = s->readbacks[step_number % DECISION_STEPS];
     loss_readback_discard(s->readback); /* drop samples of an evaluation */
-    status result = pending_error;
-    KEEP_FIRST(result, s->decision != NULL ? decision_begin(s->decision, step_number) : STATUS_OK);
-    TRY(count_global_batch(s));
+}
+
+/* Runs the collect pass, if the step has one, and the micro-batches of this rank. */
+static status compute_gradients(struct step *s, int64_t step_number, status result,
+                                double sums[OBJECTIVE_SUMS], struct step_result *out)
+{
     bool all_ready = true;
-    if (p->collect_loader != NULL) {
+    if (s->parts.collect_loader != NULL) {
         result = step_collect(s, step_number, result, &all_ready);
     }
-    if (all_ready) {
-        result = accumulate_gradients(s, step_number, result, stats, out);
-    }
-    step_set_phase(s, "gradient reduction");
-    TRY(bucket_finish(sharded_optimizer_buckets(p->optimizer)));
-    bool reads_next = has_next_step && !s->abandoned;
-    if (reads_next && !is_host) { /* while the device computes */
+    return all_ready ? accumulate_gradients(s, step_number, result, sums, out) : result;
+}
+
+/* Reads the sums of this rank, unless the step is queued, and the first batch of the next step. A
+ * device computes while this rank reads the batch. */
+static status read_sums_and_batch(struct step *s, status result, bool reads_batch,
+                                  double stats[STEP_STATS], struct step_result *out)
+{
+    bool is_host = device_is_host(kernels_device(s->parts.kernels));
+    if (reads_batch && !is_host) {
         result = read_next_batch(s, result, out);
     }
-    memcpy(carried, stats, sizeof carried);
     if (s->decision == NULL) {
         result = read_sums(s, result, stats);
     }
-    if (reads_next && is_host) {
-        result = read_next_batch(s, result, out);
-    }
-    stats[STAT_TOKENS] = (double)out->tokens;
+    return reads_batch && is_host ? read_next_batch(s, result, out) : result;
+}
+
+/* Adds the tokens, the error and the votes of this rank to the sums. */
+static void fill_stats(const struct step *s, status result, const double votes[STEP_VOTES],
+                       int64_t tokens, double stats[STEP_STATS])
+{
+    stats[STAT_TOKENS] = (double)tokens;
     stats[STAT_ERRORS] = result != STATUS_OK;
     stats[STAT_ABANDONED] = s->abandoned;
     memcpy(stats + STAT_VOTES, votes, STEP_VOTES * sizeof *votes);
     stats[STAT_VOTES + STEP_VOTE_STOP] += s->abandoned;
-    step_set_phase(s, "step reduction");
-    TRY(step_reduce_stats(s, stats));
+}
 
-    if (stats[STAT_ERRORS] > 0) {
-        return comm_agree(p->mesh.world, result);
-    }
+/* Updates the weights or queues the update, unless a rank has abandoned the step. stats: sums over
+ * all ranks. carried: as in queue_update. */
+static status end_step(struct step *s, int64_t step_number, double learning_rate,
+                       const double stats[STEP_STATS], const double carried[OBJECTIVE_SUMS],
+                       struct step_result *out)
+{
     memcpy(out->votes, stats + STAT_VOTES, sizeof out->votes);
     out->abandoned = stats[STAT_ABANDONED] > 0;
     if (out->abandoned) {
@@ -439,13 +445,41 @@ status step_train(struct step *s, int64_t step_number, double learning_rate,
     }
     out->tokens = (int64_t)stats[STAT_TOKENS];
     if (s->decision != NULL) {
-        return comm_abort_on_error(p->mesh.world,
+        return comm_abort_on_error(s->parts.mesh.world,
                                    queue_update(s, step_number, learning_rate, carried, out));
     }
     TRY(update_weights(s, step_number, learning_rate, stats, out));
-    device_set_profiler_range(kernels_device(p->kernels), NULL);
+    device_set_profiler_range(kernels_device(s->parts.kernels), NULL);
     out->ended_seconds = clock_seconds();
-    out->total_seconds = out->ended_seconds - start;
+    return STATUS_OK;
+}
+
+status step_train(struct step *s, int64_t step_number, double learning_rate,
+                  const double votes[STEP_VOTES], status pending_error, bool has_next_step,
+                  struct step_result *out)
+{
+    double start = clock_seconds(), stats[STEP_STATS] = {0}, carried[OBJECTIVE_SUMS];
+    begin_step(s, step_number, out);
+    /* Until step_reduce_stats an error of this rank stays in `result`: the other ranks would wait
+     * for a rank that returns before these collectives. Only an error of a collective returns. */
+    status result = pending_error;
+    KEEP_FIRST(result, s->decision != NULL ? decision_begin(s->decision, step_number) : STATUS_OK);
+    TRY(count_global_batch(s));
+    result = compute_gradients(s, step_number, result, stats, out);
+    step_set_phase(s, "gradient reduction");
+    TRY(bucket_finish(sharded_optimizer_buckets(s->parts.optimizer)));
+    memcpy(carried, stats, sizeof carried);
+    result = read_sums_and_batch(s, result, has_next_step && !s->abandoned, stats, out);
+    fill_stats(s, result, votes, out->tokens, stats);
+    step_set_phase(s, "step reduction");
+    TRY(step_reduce_stats(s, stats));
+    if (stats[STAT_ERRORS] > 0) {
+        return comm_agree(s->parts.mesh.world, result);
+    }
+    TRY(end_step(s, step_number, learning_rate, stats, carried, out));
+    if (!out->abandoned && !out->queued) {
+        out->total_seconds = out->ended_seconds - start;
+    }
     return STATUS_OK;
 }
 

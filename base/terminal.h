@@ -7,8 +7,8 @@
 
 #include "base/status.h"
 
-/* terminal_flush - write the buffered text of standard output. `written` is whether the writes
- * before it succeeded.
+/* terminal_flush - write the buffered text of standard output. `written` is true if
+ * all earlier writes succeeded.
  *
  * Errors    STATUS_WRITE with the reason */
 status terminal_flush(bool written);

@@ -1,5 +1,5 @@
-"""References of encoder-decoder models: for each family a file of training steps on padded batches of
-transformers, which the test packs, and one of generated tokens. make_reference.py calls this module.
+"""Writes the references of encoder-decoder models, for make_reference.py. Each family has a file of
+training steps in transformers, with padded batches that the tests pack, and one of generated tokens.
 """
 import contextlib
 import json
@@ -102,7 +102,7 @@ def draw_rows(lengths, vocabulary=VOCABULARY):
 
 
 def run_model(model, sources, targets):
-    """The logits of all rows of the targets, and their targets."""
+    """Returns the logits of all target rows, and their targets."""
     source, labels = pad(sources, START), pad(targets, -100)
     start = torch.full((len(targets), 1), START)
     inputs = torch.cat((start, labels[:, :-1].masked_fill(labels[:, :-1] == -100, START)), dim=1)
@@ -165,8 +165,8 @@ def write_steps(path, model, settings, targets=None, scheme=None):
             f["weights/" + name] = t.detach().numpy().astype(np.float32)
         losses, norms, all_sources, all_targets = [], [], [], []
         for step in range(STEPS):
-            if law is not None:
-                law.step = step
+            if scheme is not None:
+                scheme.step = step
             sources = draw_rows(SOURCES, settings.get("source_vocabulary", VOCABULARY))
             targets = draw_rows(TARGETS)
             all_sources.append(torch.cat(sources).numpy())

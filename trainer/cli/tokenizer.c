@@ -9,8 +9,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "base/clock.h"
 #include "base/input/input.h"
 #include "base/input/line_reader.h"
 #include "base/log.h"
@@ -414,13 +414,6 @@ static status encode_or_decode(bool decode, int argc, char **argv)
     return result;
 }
 
-static double get_seconds(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 static enum tokenizer_kind parse_kind(const char *type)
 {
     if (strcmp(type, "char") == 0) {
@@ -577,7 +570,7 @@ static status run_training(const struct training_request *q)
     struct tokenizer *tokenizer = NULL;
     struct special_tokens tokens = {0};
     struct columns columns = {0};
-    double start = get_seconds();
+    double start = clock_seconds();
     enum tokenizer_kind kind = parse_kind(q->type);
     status result = STATUS_OK;
     REQUIRE_GOTO(result, done, kind == TOKENIZER_CHAR || q->vocab_size > 0, STATUS_USAGE,
@@ -594,7 +587,7 @@ static status run_training(const struct training_request *q)
                     tokenizer_vocab_size(tokenizer), q->vocab_size);
     }
     log_info("trained a tokenizer with %" PRId64 " tokens in %.1f s: %s/tokenizer.json",
-             tokenizer_vocab_size(tokenizer), get_seconds() - start, q->output);
+             tokenizer_vocab_size(tokenizer), clock_seconds() - start, q->output);
 done:
     tokenizer_destroy(&tokenizer);
     free(tokens.text);

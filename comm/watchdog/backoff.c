@@ -6,7 +6,7 @@
 #include "base/deadlines.h"
 
 #define SPIN_SECONDS 20e-6   /* a peer on its own core answers within this time */
-#define YIELD_SECONDS 300e-6 /* a peer on the same core runs in this time */
+#define YIELD_SECONDS 300e-6 /* until then, yield to a peer on the same core */
 #define FIRST_SLEEP_SECONDS 20e-6
 
 struct backoff backoff_begin(void)

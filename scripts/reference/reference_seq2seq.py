@@ -1,5 +1,5 @@
-"""Writes the references of encoder-decoder models, for make_reference.py. Each family has a file of
-training steps in transformers, with padded batches that the tests pack, and one of generated tokens.
+"""Writes the references of encoder-decoder models, for make_reference.py. Each family has two files:
+training steps, which transformers computes on padded batches, and generated tokens.
 """
 import contextlib
 import json
@@ -102,7 +102,7 @@ def draw_rows(lengths, vocabulary=VOCABULARY):
 
 
 def run_model(model, sources, targets):
-    """Returns the logits of all target rows, and their targets."""
+    """Returns the logits at all target tokens without padding, and these tokens."""
     source, labels = pad(sources, START), pad(targets, -100)
     start = torch.full((len(targets), 1), START)
     inputs = torch.cat((start, labels[:, :-1].masked_fill(labels[:, :-1] == -100, START)), dim=1)

@@ -110,7 +110,8 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     log_quiet(true);
     h5file_init();
     /* Each open file has a table of 512 KiB. Without a limit on its free lists, HDF5 reuses the
-     * table for the next file. With a limit, the system clears new pages for each input. */
+     * table for the next file. With a limit, HDF5 frees the table, and the system must supply
+     * zeroed pages for each input. */
     H5set_free_list_limits(-1, -1, -1, -1, -1, -1);
     fuzz_require(__sanitizer_install_malloc_and_free_hooks(count_allocation, count_release) > 0,
                  "allocations can be counted");

@@ -32,7 +32,7 @@ template <bool MODIFIED, typename T>
 GPU_INLINE float compute_score(const attention_task<T> &a, const struct attention_sequence &s,
                                int head, const T *q, const T *k, int64_t i, int64_t j)
 {
-    float score = a.scale * compute_dot(q, k, a.width);
+    float score = gpu_multiply(a.scale, compute_dot(q, k, a.width));
     if (MODIFIED && a.softcap > 0) {
         score = a.softcap * tanhf(score * a.softcap_inverse);
     }
@@ -40,6 +40,14 @@ GPU_INLINE float compute_score(const attention_task<T> &a, const struct attentio
         score += attention_bias_origin(a, s, head)[j - i];
     }
     return score;
+}
+
+/* Returns the probability of a score, for the backward pass. lse is rounded, and the compiler may
+ * compute a score with another rounding than in the forward pass. The difference of a huge score
+ * and lse can therefore be a large positive number. */
+GPU_INLINE float get_probability(float score, float lse)
+{
+    return expf(-fabsf(score - lse));
 }
 
 /* A query of a head, and the keys that it attends to. */
@@ -175,7 +183,7 @@ __global__ void __launch_bounds__(ROWS_THREADS) rows_backward_queries(const atte
             const T *v = a.values.data + (key + lane) * a.values.stride + kv_column;
             float m = attention_is_kept(a, row, head, j + lane) ? keep_scale : 0.0f;
             float score = compute_score<MODIFIED>(a, s, head, q, k, i, j + lane);
-            ds = expf(score - lse) * (m * compute_dot(d_o, v, a.width) - delta);
+            ds = get_probability(score, lse) * (m * compute_dot(d_o, v, a.width) - delta);
             ds *= MODIFIED ? softcap_derivative(a, score) : 1.0f;
         }
         accumulate_rows(sums, scratch, ds, a.keys.data + key * a.keys.stride + kv_column,
@@ -212,7 +220,7 @@ __global__ void __launch_bounds__(ROWS_THREADS) rows_backward_keys(const attenti
                 const T *d_o = a.d_o.data + row * a.d_o.stride + head * a.width;
                 float m = attention_is_kept(a, row, head, j) ? keep_scale : 0.0f;
                 float score = compute_score<MODIFIED>(a, s, head, q, k, i + lane, j);
-                p = expf(score - a.lse[head * a.lse_stride + row]);
+                p = get_probability(score, a.lse[head * a.lse_stride + row]);
                 ds = p * (m * compute_dot(d_o, v, a.width) - a.delta[head * a.rows_q + row]);
                 ds *= MODIFIED ? softcap_derivative(a, score) : 1.0f;
                 p *= m;
@@ -264,7 +272,7 @@ GPU_INLINE void accumulate_query(float (&sums)[BUCKETS_EACH], float *scratch, in
             const T *k = a.keys.data + (s.first_k + j) * a.keys.stride + kv_column;
             const T *v = a.values.data + (s.first_k + j) * a.values.stride + kv_column;
             float m = attention_is_kept(a, row, head, j) ? attention_dropout_scale(a) : 0.0f;
-            ds = expf(compute_score<true>(a, s, head, q, k, i, j) - lse) *
+            ds = get_probability(compute_score<true>(a, s, head, q, k, i, j), lse) *
                  (m * compute_dot(d_o, v, a.width) - delta);
             bucket = a.buckets[attention_distance_zero(a, s) + j - i];
         }

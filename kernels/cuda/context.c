@@ -74,7 +74,7 @@ static status create_context(struct kernels *k, int threads)
 {
     (void)threads;
     TRY(k->limits.fp8_columns > 0 ? check_fp8(k) : STATUS_OK);
-    return cuda_create(k, cuda_classifier_rows(&k->limits));
+    return cuda_create(k, cuda_classifier_rows(k->dtype, &k->limits));
 }
 
 void cuda_register(void)

@@ -6,14 +6,14 @@
  * derivative 1 - (z / c)^2 of the replaced z. Label smoothing replaces onehot(target) by
  * q = (1 - eps) onehot(target) + eps / V, and z_target by the mean of z with the weights q.
  *
- * Logits are f32; a chunk has `classifier_rows` rows. A block reads its row for the maximum and the
- * sum of exponentials (online softmax), and again to write dz. Asynchronous copies keep as much of
- * the row in shared memory as fits, so the device memory is read once for rows of up to 57,000
- * logits. The second pass begins at the end of the row, because the logits that are not in shared
- * memory may still be in the L2 cache. For entropies, mean logits and label smoothing, the block
- * reads the row once more between these passes. dz has the type of the GEMMs and overwrites the
- * logits if that type is f32. If the vocabulary is sharded over ranks, each pass is a separate
- * launch, and the statistics of the rows (struct row_stats) are gathered between them.
+ * Logits have the type of the GEMMs, and dz overwrites them; a chunk has `classifier_rows` rows. A
+ * block reads its row for the maximum and the sum of exponentials (online softmax), and again to
+ * write dz. Asynchronous copies keep as much of the row in shared memory as fits, so the device
+ * memory is read once for rows of up to 115,000 logits in bf16, or 57,000 in f32. The second pass
+ * begins at the end of the row, because the logits that are not in shared memory may still be in
+ * the L2 cache. For entropies, mean logits and label smoothing, the block reads the row once more
+ * between these passes. If the vocabulary is sharded over ranks, each pass is a separate launch,
+ * and the statistics of the rows (struct row_stats) are gathered between them.
  *
  * Launch    a block for each row of the chunk; 128 threads for rows of up to 4096 logits, 512 for
  *           up to 32768, otherwise 1024. Shared memory: 20 bytes for each of 32 warps, and the
@@ -41,9 +41,9 @@ struct row_stats {
 static_assert(sizeof(struct row_stats) == CUDA_ROW_STATS_BYTES, "workspace.c plans with this size");
 
 template <typename T> struct rows_task {
-    const float *logits;
-    T *dz;                  /* nullptr: no gradient */
-    int64_t stride;         /* of both */
+    T *logits; /* dz overwrites them if there is a gradient */
+    bool gradient;
+    int64_t stride;
     int padded, vocabulary; /* columns of dz, and columns with an id; dz is 0 in others */
     int64_t first;          /* id of this shard */
     int64_t ignored;
@@ -77,8 +77,11 @@ GPU_INLINE float exp_difference(float x, float largest)
 
 /* ---- the logits of a thread ----
  *
- * A thread has groups of eight logits: four from column c on, and four from column
- * c + 4 * blockDim.x on. A warp therefore reads and writes 512 consecutive bytes at a time. */
+ * A thread has groups of eight logits. Each 16-byte word of a group has WORD<T> consecutive logits:
+ * the first word begins at column c, and each further one (f32) WORD<T> * blockDim.x columns later.
+ * A warp therefore reads and writes 512 consecutive bytes at a time. */
+
+template <typename T> constexpr int WORD = 16 / sizeof(T);
 
 /* Returns the number of columns from a thread's group to its next group. */
 GPU_INLINE int get_step()
@@ -86,45 +89,55 @@ GPU_INLINE int get_step()
     return static_cast<int>(blockDim.x) * LANE_ELEMS;
 }
 
-GPU_INLINE int get_column(int c, int i)
+/* Returns the number of columns from a word of a group to its next word. */
+template <typename T> GPU_INLINE int get_word_step()
 {
-    return c + i % VECTOR_ELEMS + (i < VECTOR_ELEMS ? 0 : get_step() / 2);
+    return static_cast<int>(blockDim.x) * WORD<T>;
+}
+
+/* Returns the column of element i of the group that begins at column c. */
+template <typename T> GPU_INLINE int get_column(int c, int i)
+{
+    return c + i % WORD<T> + i / WORD<T> * get_word_step<T>();
 }
 
 template <typename T> GPU_INLINE bool is_whole(const rows_task<T> &task, int c)
 {
-    return get_column(c, LANE_ELEMS - 1) < task.vocabulary;
+    return get_column<T>(c, LANE_ELEMS - 1) < task.vocabulary;
 }
 
-GPU_INLINE void load_four(float *x, const float *p)
+GPU_INLINE void load_elements(float (&x)[LANE_ELEMS], const float *p)
 {
-    uint4 word = gpu_load16(p);
-    x[0] = gpu_from_bits(word.x);
-    x[1] = gpu_from_bits(word.y);
-    x[2] = gpu_from_bits(word.z);
-    x[3] = gpu_from_bits(word.w);
+    const eight_bits<float> bits = {{gpu_load16(p), gpu_load16(p + get_word_step<float>())}};
+    convert_bits(x, bits);
 }
 
-GPU_INLINE void store_four(float *p, const float *x)
+GPU_INLINE void load_elements(float (&x)[LANE_ELEMS], const bf16 *p)
 {
-    gpu_store16(p, uint4{gpu_bits(x[0]), gpu_bits(x[1]), gpu_bits(x[2]), gpu_bits(x[3])});
+    const eight_bits<bf16> bits = {{gpu_load16(p)}};
+    convert_bits(x, bits);
 }
 
-struct alignas(8) packed_four {
-    uint32_t low, high;
-};
-
-GPU_INLINE void store_four(bf16 *p, const float *x)
+/* Stores a group at column c, without words of which no column exists. WHOLE: all words exist. */
+template <bool WHOLE, typename T>
+GPU_INLINE void store_group(T *z, const float (&x)[LANE_ELEMS], int c, int columns)
 {
-    *reinterpret_cast<struct packed_four *>(p) = {gpu_pack(x[0], x[1]), gpu_pack(x[2], x[3])};
+    eight_bits<T> bits;
+    round_eight_bits(bits, x);
+#pragma unroll
+    for (int i = 0; i < LANE_ELEMS; i += WORD<T>) {
+        int column = get_column<T>(c, i);
+        if (WHOLE || column < columns) {
+            gpu_store16(z + column, bits.words[i / WORD<T>]);
+        }
+    }
 }
 
 /* Reads a group of which all logits exist. */
 template <bool CAPPED, typename T>
-GPU_INLINE void load_whole(float (&x)[LANE_ELEMS], const rows_task<T> &task, const float *from)
+GPU_INLINE void load_whole(float (&x)[LANE_ELEMS], const rows_task<T> &task, const T *from)
 {
-    load_four(x, from);
-    load_four(x + VECTOR_ELEMS, from + get_step() / 2);
+    load_elements(x, from);
     for (int i = 0; i < LANE_ELEMS && CAPPED; i++) {
         x[i] = cap_logit(x[i], task.softcap);
     }
@@ -132,8 +145,8 @@ GPU_INLINE void load_whole(float (&x)[LANE_ELEMS], const rows_task<T> &task, con
 
 /* Reads a group from the cache or from the row. Logits that do not exist are minus infinity. */
 template <bool CAPPED, typename T>
-GPU_INLINE void load_group(float (&x)[LANE_ELEMS], const rows_task<T> &task, const float *z,
-                           const float *cache, int c)
+GPU_INLINE void load_group(float (&x)[LANE_ELEMS], const rows_task<T> &task, const T *z,
+                           const T *cache, int c)
 {
     if (c < task.cached) {
         load_whole<CAPPED>(x, task, cache + c);
@@ -141,20 +154,19 @@ GPU_INLINE void load_group(float (&x)[LANE_ELEMS], const rows_task<T> &task, con
         load_whole<CAPPED>(x, task, z + c);
     } else {
         for (int i = 0; i < LANE_ELEMS; i++) {
-            int column = get_column(c, i);
+            int column = get_column<T>(c, i);
             bool exists = column < task.vocabulary;
-            x[i] = exists ? z[column] : -INFINITY;
+            x[i] = exists ? gpu_float(z[column]) : -INFINITY;
             x[i] = CAPPED && exists ? cap_logit(x[i], task.softcap) : x[i];
         }
     }
 }
 
 /* Copies a group into the cache, as one group of asynchronous copies. */
-GPU_INLINE void copy_group(float *to, const float *from, bool cached)
+template <typename T> GPU_INLINE void copy_group(T *to, const T *from, bool cached)
 {
-    if (cached) {
-        gpu_copy_async(to, from, true);
-        gpu_copy_async(to + get_step() / 2, from + get_step() / 2, true);
+    for (int i = 0; i < LANE_ELEMS && cached; i += WORD<T>) {
+        gpu_copy_async(to + get_column<T>(0, i), from + get_column<T>(0, i), true);
     }
     gpu_copy_commit();
 }
@@ -162,7 +174,7 @@ GPU_INLINE void copy_group(float *to, const float *from, bool cached)
 /* ---- statistics of a row ---- */
 
 /* Partial softmax: the maximum of some logits, the sum of exp(z - maximum), and the first column of
- * the first four logits that contain the maximum. */
+ * the first word that contains the maximum. */
 struct softmax_part {
     float largest, sum;
     int32_t index;
@@ -204,19 +216,20 @@ GPU_INLINE struct softmax_part merge_over_block(struct softmax_part p, struct so
     return merge_over_warp(lane < warps ? scratch[lane] : softmax_part{-INFINITY, 0.0f, INT32_MAX});
 }
 
+template <typename T>
 GPU_INLINE void merge_group(struct softmax_part *p, const float (&x)[LANE_ELEMS], int c)
 {
     float first = p->largest, largest;
-    for (int i = 0; i < VECTOR_ELEMS; i++) {
+    for (int i = 0; i < WORD<T>; i++) {
         first = fmaxf(first, x[i]);
     }
     largest = first;
-    for (int i = VECTOR_ELEMS; i < LANE_ELEMS; i++) {
+    for (int i = WORD<T>; i < LANE_ELEMS; i++) {
         largest = fmaxf(largest, x[i]);
     }
     if (largest > p->largest) {
         *p = {largest, p->sum * exp_difference(p->largest, largest),
-              get_column(c, largest == first ? 0 : VECTOR_ELEMS)};
+              get_column<T>(c, largest == first ? 0 : WORD<T>)};
     }
     for (int i = 0; i < LANE_ELEMS; i++) {
         p->sum += exp_difference(x[i], largest);
@@ -225,13 +238,13 @@ GPU_INLINE void merge_group(struct softmax_part *p, const float (&x)[LANE_ELEMS]
 
 /* Reads the logits of this thread, the first ones through the cache. */
 template <bool CAPPED, typename T>
-GPU_INLINE struct softmax_part scan_row(const rows_task<T> &task, const float *z, float *cache)
+GPU_INLINE struct softmax_part scan_row(const rows_task<T> &task, const T *z, T *cache)
 {
     struct softmax_part p = {-INFINITY, 0.0f, INT32_MAX};
-    int c = static_cast<int>(threadIdx.x) * VECTOR_ELEMS, step = get_step(),
-        ahead = GROUPS_AHEAD * step;
-    const float *from = z + c;
-    float *to = cache + c, x[LANE_ELEMS];
+    int c = static_cast<int>(threadIdx.x) * WORD<T>, step = get_step(), ahead = GROUPS_AHEAD * step;
+    const T *from = z + c;
+    T *to = cache + c;
+    float x[LANE_ELEMS];
     for (int i = 0; i < ahead; i += step) {
         copy_group(to + i, from + i, c + i < task.cached);
     }
@@ -239,11 +252,11 @@ GPU_INLINE struct softmax_part scan_row(const rows_task<T> &task, const float *z
         copy_group(to + ahead, from + ahead, c + ahead < task.cached);
         gpu_copy_wait<GROUPS_AHEAD>();
         load_whole<CAPPED>(x, task, to);
-        merge_group(&p, x, c);
+        merge_group<T>(&p, x, c);
     }
     for (; c < task.vocabulary; c += step) {
         load_group<CAPPED>(x, task, z, cache, c);
-        merge_group(&p, x, c);
+        merge_group<T>(&p, x, c);
     }
     return p;
 }
@@ -283,16 +296,15 @@ struct row_sums {
 };
 
 template <bool CAPPED, typename T>
-GPU_INLINE struct row_sums sum_row(const rows_task<T> &task, const float *z, const float *cache,
+GPU_INLINE struct row_sums sum_row(const rows_task<T> &task, const T *z, const T *cache,
                                    float largest, struct row_sums *scratch)
 {
     struct row_sums m = {0, 0};
-    for (int c = static_cast<int>(threadIdx.x) * VECTOR_ELEMS; c < task.vocabulary;
-         c += get_step()) {
+    for (int c = static_cast<int>(threadIdx.x) * WORD<T>; c < task.vocabulary; c += get_step()) {
         float x[LANE_ELEMS];
         load_group<CAPPED>(x, task, z, cache, c);
         for (int i = 0; i < LANE_ELEMS; i++) {
-            if (get_column(c, i) < task.vocabulary) {
+            if (get_column<T>(c, i) < task.vocabulary) {
                 m.weighted += (x[i] - largest) * exp_difference(x[i], largest);
                 m.total += x[i];
             }
@@ -316,9 +328,9 @@ GPU_INLINE struct row_sums sum_row(const rows_task<T> &task, const float *z, con
 
 /* Computes the statistics of a row of this shard; all threads of the block call it. */
 template <bool CAPPED, typename T>
-GPU_INLINE struct row_stats compute_row_stats(const rows_task<T> &task, const float *z,
-                                              float *cache, int64_t target,
-                                              struct softmax_part *scratch, struct row_sums *sums)
+GPU_INLINE struct row_stats compute_row_stats(const rows_task<T> &task, const T *z, T *cache,
+                                              int64_t target, struct softmax_part *scratch,
+                                              struct row_sums *sums)
 {
     struct softmax_part p = merge_over_block(scan_row<CAPPED>(task, z, cache), scratch);
     struct row_sums m = {0, 0};
@@ -326,14 +338,14 @@ GPU_INLINE struct row_stats compute_row_stats(const rows_task<T> &task, const fl
         m = sum_row<CAPPED>(task, z, cache, p.largest, sums);
     }
     int32_t best = 0;
-    for (int i = VECTOR_ELEMS - 1; i >= 0 && p.index != INT32_MAX; i--) {
+    for (int i = WORD<T> - 1; i >= 0 && p.index != INT32_MAX; i--) {
         int column = p.index + i;
-        float x = column < task.vocabulary ? z[column] : -INFINITY;
+        float x = column < task.vocabulary ? gpu_float(z[column]) : -INFINITY;
         x = CAPPED ? cap_logit(x, task.softcap) : x;
         best = column < task.vocabulary && x == p.largest ? column : best;
     }
     best += static_cast<int32_t>(task.first);
-    float at_target = target >= 0 && target < task.vocabulary ? z[target] : 0.0f;
+    float at_target = target >= 0 && target < task.vocabulary ? gpu_float(z[target]) : 0.0f;
     at_target = CAPPED ? cap_logit(at_target, task.softcap) : at_target;
     return {p.largest, p.sum, m.weighted, m.total, at_target, best};
 }
@@ -352,38 +364,29 @@ template <bool CAPPED> GPU_INLINE float get_gradient(const struct gradient_terms
     return CAPPED ? gradient * (1.0f - share * share) : gradient;
 }
 
-/* Writes the gradients of this thread's logits, without the share of the target. It begins with the
- * last ones: they are not in the cache, but may be in the L2 cache. */
+/* Replaces this thread's logits by their gradients, without the share of the target. It begins with
+ * the last ones: they are not in the cache, but may be in the L2 cache. */
 template <bool CAPPED, typename T>
-GPU_INLINE void write_gradients(T *dz, const rows_task<T> &task, const struct gradient_terms &terms,
-                                const float *z, const float *cache)
+GPU_INLINE void write_gradients(T *z, const rows_task<T> &task, const struct gradient_terms &terms,
+                                const T *cache)
 {
     int step = get_step(), groups = (task.padded + step - 1) / step;
-    int c = static_cast<int>(threadIdx.x) * VECTOR_ELEMS + (groups - 1) * step;
+    int c = static_cast<int>(threadIdx.x) * WORD<T> + (groups - 1) * step;
     float x[LANE_ELEMS];
     for (; c >= 0 && c >= task.cached; c -= step) {
         load_group<CAPPED>(x, task, z, cache, c);
         for (int i = 0; i < LANE_ELEMS; i++) {
-            int column = get_column(c, i);
-            bool exists = column < task.vocabulary;
+            bool exists = get_column<T>(c, i) < task.vocabulary;
             x[i] = exists ? get_gradient<CAPPED>(terms, x[i]) : 0.0f;
         }
-        for (int i = 0; i < LANE_ELEMS; i += VECTOR_ELEMS) {
-            int column = get_column(c, i);
-            if (column < task.padded) {
-                store_four(dz + column, x + i);
-            }
-        }
+        store_group<false>(z, x, c, task.padded);
     }
-    T *to = dz + c;
-    const float *from = cache + c;
-    for (; c >= 0; c -= step, to -= step, from -= step) {
-        load_whole<CAPPED>(x, task, from);
+    for (; c >= 0; c -= step) {
+        load_whole<CAPPED>(x, task, cache + c);
         for (int i = 0; i < LANE_ELEMS; i++) {
             x[i] = get_gradient<CAPPED>(terms, x[i]);
         }
-        store_four(to, x);
-        store_four(to + step / 2, x + VECTOR_ELEMS);
+        store_group<true>(z, x, c, task.padded);
     }
 }
 
@@ -392,9 +395,9 @@ __global__ void __launch_bounds__(ROW_THREADS_MAX) cross_entropy_rows(const rows
 {
     GPU_SHARED(struct softmax_part, scratch, ROW_WARPS_MAX);
     GPU_SHARED(struct row_sums, sums, ROW_WARPS_MAX);
-    GPU_SHARED_DYNAMIC(float, cache);
+    GPU_SHARED_DYNAMIC(T, cache);
     int64_t n = blockIdx.x;
-    const float *z = task.logits + n * task.stride;
+    T *z = task.logits + n * task.stride;
     int32_t whole_target = task.targets[n];
     bool counted = whole_target != task.ignored;
     int64_t target = counted ? whole_target - task.first : -1;
@@ -422,27 +425,26 @@ __global__ void __launch_bounds__(ROW_THREADS_MAX) cross_entropy_rows(const rows
             task.mean_logits[n] = p.total / ids;
         }
     }
-    if (task.dz == nullptr) {
+    if (!task.gradient) {
         return;
     }
     __syncthreads(); /* the target's logit has been read: dz may overwrite it */
-    T *dz = task.dz + n * task.stride;
     if (counted) {
         float scale = task.row_scale == nullptr ? 1.0f : task.row_scale[n];
         struct gradient_terms terms = {p.largest, scale / p.sum, scale * task.smoothing / ids,
                                        task.softcap};
-        write_gradients<CAPPED>(dz, task, terms, z, cache);
+        write_gradients<CAPPED>(z, task, terms, cache);
         bool exists = target >= 0 && target < task.vocabulary;
-        if (exists && static_cast<unsigned>(target) / VECTOR_ELEMS % blockDim.x == threadIdx.x) {
+        if (exists && static_cast<unsigned>(target) / WORD<T> % blockDim.x == threadIdx.x) {
             terms.of_each += scale * (1.0f - task.smoothing);
             const float at_target[LANE_ELEMS] = {get_gradient<CAPPED>(terms, p.at_target)};
-            store_eight<false>(dz + target, at_target, 1); /* this thread has written its column */
+            store_eight<false>(z + target, at_target, 1); /* this thread has written its column */
         }
         return;
     }
     const float zeros[LANE_ELEMS] = {};
     for (int c = static_cast<int>(threadIdx.x) * LANE_ELEMS; c < task.padded; c += get_step()) {
-        store_eight<true>(dz + c, zeros, LANE_ELEMS);
+        store_eight<true>(z + c, zeros, LANE_ELEMS);
     }
 }
 
@@ -460,8 +462,8 @@ __global__ void __launch_bounds__(SOFTCAP_THREADS)
 /* ---- host ---- */
 
 struct chunk {
-    struct tensor logits, dz, x, dx;
-    void *sums; /* scratch */
+    struct tensor logits, x, dx; /* the kernel replaces the logits by dz */
+    void *sums;                  /* scratch */
     struct row_stats *local_stats, *all_stats;
 };
 
@@ -469,11 +471,11 @@ static status run_gradient_gemms(struct kernels *k, const struct chunk *c, struc
                                  struct tensor dw, struct tensor dbias, bool overwrite)
 {
     if (dbias.data != NULL) {
-        TRY(cuda_column_sums(k, {dbias, overwrite}, c->dz, c->sums));
+        TRY(cuda_column_sums(k, {dbias, overwrite}, c->logits, c->sums));
     }
     struct cuda_gemm p = {};
     p.c = c->dx;
-    p.a = c->dz;
+    p.a = c->logits;
     p.b = w;
     TRY(cuda_gemm_run(k, &p));
     if (dw.data == NULL) {
@@ -481,7 +483,7 @@ static status run_gradient_gemms(struct kernels *k, const struct chunk *c, struc
     }
     p = {};
     p.c = dw;
-    p.a = c->dz;
+    p.a = c->logits;
     p.transpose_a = true;
     p.b = c->x;
     p.accumulate = !overwrite;
@@ -498,22 +500,22 @@ static unsigned get_threads(int64_t columns)
  * block of 1024 threads may use all shared memory of a multiprocessor, a smaller one half of it. */
 template <typename T> static int64_t count_cached(const rows_task<T> &task, unsigned threads)
 {
-    bool again =
-        task.all_stats == nullptr && ((task.dz != nullptr && task.local_stats == nullptr) ||
-                                      task.entropies != nullptr || task.smoothing > 0);
+    bool again = task.all_stats == nullptr && ((task.gradient && task.local_stats == nullptr) ||
+                                               task.entropies != nullptr || task.smoothing > 0);
     int64_t bytes = static_cast<int64_t>(gpu_shared_limit());
     bytes = threads == ROW_THREADS_MAX ? bytes : (bytes + DRIVER_BYTES) / 2 - DRIVER_BYTES;
     bytes -= STATIC_BYTES;
-    return again && bytes > 0 ? number_min(bytes / static_cast<int64_t>(sizeof(float)), task.stride)
+    return again && bytes > 0 ? number_min(bytes / static_cast<int64_t>(sizeof(T)), task.stride)
                               : 0;
 }
 
 template <typename T> static status launch_statistics(struct kernels *k, rows_task<T> task)
 {
     unsigned rows = static_cast<unsigned>(task.rows), threads = get_threads(task.stride);
-    int64_t cached = count_cached(task, threads), group = threads * VECTOR_ELEMS + VECTOR_ELEMS;
+    int64_t cached = count_cached(task, threads);
+    int64_t group = (LANE_ELEMS / WORD<T> - 1) * threads * WORD<T> + WORD<T>; /* first to last */
     task.cached = static_cast<int>(number_min(cached, task.vocabulary) - group + 1);
-    size_t shared = task.cached > 0 ? static_cast<size_t>(cached) * sizeof(float) : 0;
+    size_t shared = task.cached > 0 ? static_cast<size_t>(cached) * sizeof(T) : 0;
     if (task.softcap > 0) {
         LAUNCH(k, (cross_entropy_rows<T, true>), rows, threads, shared, task);
     } else {
@@ -528,8 +530,8 @@ static status launch_rows(struct kernels *k, const struct chunk *ch, const struc
 {
     int64_t first_id = c->vocabulary_shard.index * ch->logits.columns,
             existing = c->vocabulary > first_id ? c->vocabulary - first_id : 0;
-    rows_task<T> task = {static_cast<const float *>(ch->logits.data),
-                         static_cast<T *>(ch->dz.data),
+    rows_task<T> task = {static_cast<T *>(ch->logits.data),
+                         c->gradient,
                          ch->logits.stride,
                          static_cast<int>(ch->logits.stride),
                          static_cast<int>(number_min(existing, ch->logits.columns)),
@@ -561,19 +563,15 @@ static status launch_rows(struct kernels *k, const struct chunk *ch, const struc
     return launch_statistics(k, task);
 }
 
-/* Takes scratch memory for a chunk: logits, dz if there is a gradient, and statistics if there
- * are shards. */
+/* Takes scratch memory for a chunk: logits, column sums if there is a gradient, and statistics if
+ * there are shards. */
 static status take_chunk(struct kernels *k, struct chunk *c, int64_t vocabulary, bool gradient,
                          int parts)
 {
     struct arena *scratch = &cuda_get_state(k)->scratch;
-    size_t mark = arena_mark(scratch), bytes = cuda_logits_bytes(c->x.rows, vocabulary);
-    void *logits, *dz;
-    TRY(arena_take(scratch, bytes, &logits));
-    dz = logits;
-    if (gradient && k->dtype == DTYPE_BF16) {
-        TRY(arena_take(scratch, bytes / 2, &dz));
-    }
+    size_t mark = arena_mark(scratch);
+    void *logits;
+    TRY(arena_take(scratch, cuda_logits_bytes(k->dtype, c->x.rows, vocabulary), &logits));
     if (gradient) {
         TRY(arena_take(scratch, cuda_column_sums_scratch(vocabulary), &c->sums));
     }
@@ -585,13 +583,8 @@ static status take_chunk(struct kernels *k, struct chunk *c, int64_t vocabulary,
         c->all_stats = static_cast<struct row_stats *>(all_stats);
     }
     arena_release(scratch, mark);
-    c->logits = tensor_view(logits, DTYPE_F32, c->x.rows, vocabulary);
+    c->logits = tensor_view(logits, k->dtype, c->x.rows, vocabulary);
     c->logits.stride = cuda_logits_stride(vocabulary);
-    c->dz = gradient ? c->logits : tensor_absent();
-    if (gradient) {
-        c->dz.data = dz;
-        c->dz.dtype = k->dtype;
-    }
     return STATUS_OK;
 }
 

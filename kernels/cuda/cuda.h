@@ -77,7 +77,7 @@ size_t cuda_scratch_bytes(enum dtype dtype, int64_t classifier_rows,
                           const struct kernels_limits *limits);
 
 /* cuda_classifier_rows - return the number of rows of logits that exist at a time. */
-int64_t cuda_classifier_rows(const struct kernels_limits *limits);
+int64_t cuda_classifier_rows(enum dtype dtype, const struct kernels_limits *limits);
 
 /* cuda_gemm_vector_bytes - return the size of the buffer for a converted bias or a
  * bias gradient. */
@@ -86,8 +86,8 @@ size_t cuda_gemm_vector_bytes(const struct kernels_limits *limits);
 /* cuda_logits_stride - return the row stride of the logits: the vocabulary rounded up to eight. */
 int64_t cuda_logits_stride(int64_t vocabulary);
 
-/* cuda_logits_bytes - return the size of the f32 logits of these rows. */
-size_t cuda_logits_bytes(int64_t rows, int64_t vocabulary);
+/* cuda_logits_bytes - return the size of the logits of these rows. */
+size_t cuda_logits_bytes(enum dtype dtype, int64_t rows, int64_t vocabulary);
 
 /* cuda_row_stats_bytes - return the size of the statistics of rows over `parts`
  * vocabulary shards. */

@@ -12,9 +12,9 @@ int64_t cuda_logits_stride(int64_t vocabulary)
     return (vocabulary + 7) / 8 * 8;
 }
 
-size_t cuda_logits_bytes(int64_t rows, int64_t vocabulary)
+size_t cuda_logits_bytes(enum dtype dtype, int64_t rows, int64_t vocabulary)
 {
-    return (size_t)(rows * cuda_logits_stride(vocabulary)) * sizeof(float);
+    return (size_t)(rows * cuda_logits_stride(vocabulary)) * dtype_bytes(dtype);
 }
 
 size_t cuda_row_stats_bytes(int64_t rows, int parts)
@@ -112,15 +112,13 @@ static size_t get_classifier_scratch(enum dtype dtype, int64_t rows,
                                      const struct kernels_limits *limits)
 {
     int64_t count = number_min(rows, limits->rows);
-    size_t bytes = cuda_align_bytes(cuda_logits_bytes(count, limits->vocabulary));
+    size_t bytes = cuda_align_bytes(cuda_logits_bytes(dtype, count, limits->vocabulary));
     if (limits->vocabulary_shards > 1) {
         bytes += cuda_align_bytes(cuda_row_stats_bytes(count, 1)) +
                  cuda_align_bytes(cuda_row_stats_bytes(count, limits->vocabulary_shards));
     }
-    bytes += limits->training ? cuda_align_bytes(cuda_column_sums_scratch(limits->vocabulary)) : 0;
-    bool separate = limits->training && dtype == DTYPE_BF16;
     return bytes +
-           (separate ? cuda_align_bytes(cuda_logits_bytes(count, limits->vocabulary) / 2) : 0);
+           (limits->training ? cuda_align_bytes(cuda_column_sums_scratch(limits->vocabulary)) : 0);
 }
 
 static size_t get_attention_scratch(enum dtype dtype, const struct kernels_limits *limits)
@@ -168,14 +166,16 @@ size_t cuda_scratch_bytes(enum dtype dtype, int64_t classifier_rows,
 
 /* Each chunk reads and writes the f32 gradient of the output matrix. With about 700 rows this takes
  * as long on an H100 as the GEMM itself. Therefore a chunk has an eighth of the rows in training,
- * up to 4096. The logits of a chunk take at least 256 MiB, which is little compared with the
- * activations, and at most 1 GiB. The size of a chunk determines the order of the sums, so it does
+ * up to 8192 in bf16 and 4096 in f32. The logits of a chunk take at least 256 MiB, which is little
+ * compared with the activations, and at most 1 GiB. The size of a chunk determines the order of the sums, so it does
  * not depend on the free memory. All chunks have the same number of rows if possible, because a
  * small last chunk reads and writes the whole gradient too. */
-int64_t cuda_classifier_rows(const struct kernels_limits *limits)
+int64_t cuda_classifier_rows(enum dtype dtype, const struct kernels_limits *limits)
 {
-    const int64_t least = 256 << 20, most = 1 << 30, step = 128, row = 4 * limits->vocabulary;
-    int64_t wanted = limits->training ? number_min(limits->rows / 8, 4096) : 0;
+    const int64_t least = 256 << 20, most = 1 << 30, step = 128,
+                  bytes = (int64_t)dtype_bytes(dtype);
+    const int64_t row = bytes * limits->vocabulary;
+    int64_t wanted = limits->training ? number_min(limits->rows / 8, 16384 / bytes) : 0;
     int64_t rows = number_max(number_min(wanted, most / row), least / row);
     rows = number_max(rows / step * step, step);
     int64_t chunks = number_max(number_divide_up(limits->rows, rows), 1);
@@ -192,6 +192,6 @@ size_t cuda_gemm_vector_bytes(const struct kernels_limits *limits)
 
 size_t cuda_workspace_bytes(enum dtype dtype, const struct kernels_limits *limits)
 {
-    return cuda_scratch_bytes(dtype, cuda_classifier_rows(limits), limits) +
+    return cuda_scratch_bytes(dtype, cuda_classifier_rows(dtype, limits), limits) +
            CUDA_GEMM_WORKSPACE_BYTES + cuda_gemm_vector_bytes(limits);
 }

@@ -64,7 +64,28 @@ struct results {
     int32_t argmax[ROWS_MAX];
 };
 
-static void make_problem(struct problem *p, enum dtype dtype, const struct shape *s)
+/* Replaces the elements of t by multiples of unit, of up to limit * unit. */
+static void round_elements(struct tensor t, double unit, double limit)
+{
+    for (int64_t r = 0; r < t.rows; r++) {
+        for (int64_t c = 0; c < t.columns; c++) {
+            double multiple = fmax(-limit, fmin(limit, rint(oracle_get(t, r, c) / unit)));
+            oracle_set(t, r, c, multiple * unit);
+        }
+    }
+}
+
+/* A GPU rounds logits to bf16. Replaces the operands by small multiples of a power of two, so that
+ * the logits are multiples of at most 2 * 40 + 64 and have no rounding error. */
+static void make_exact(struct problem *p, double weight_size)
+{
+    const double unit = ldexp(1, (int)rint(log2(weight_size)));
+    round_elements(p->x, 1, 1);
+    round_elements(p->w, unit, 2);
+    round_elements(p->bias, unit, 64);
+}
+
+static void make_random_problem(struct problem *p, enum dtype dtype, const struct shape *s)
 {
     uint64_t key = random_key(11, RANDOM_TEST, 0, 0);
     p->x = operation_random(dtype, s->rows, s->width, 1, 1);
@@ -85,6 +106,14 @@ static void make_problem(struct problem *p, enum dtype dtype, const struct shape
                                .overwrite = s->overwrite,
                                .softcap = s->softcap,
                                .label_smoothing = s->smoothing};
+}
+
+static void make_problem(struct problem *p, enum dtype dtype, const struct shape *s)
+{
+    make_random_problem(p, dtype, s);
+    if (OPERATION_ON_GPU && dtype == DTYPE_BF16) {
+        make_exact(p, s->size / sqrt((double)s->width));
+    }
 }
 
 static void release_problem(struct problem *p)
@@ -225,6 +254,35 @@ static void test_shape(struct kernels *k, struct kernels *other, const struct sh
     check_frozen(other, &p, &got, &repeated);
     release_results(&got);
     release_results(&repeated);
+    release_results(&exact);
+    release_problem(&p);
+}
+
+/* Logits with rounding errors, which are at most 2^-9 of a logit in bf16. The loss of a row has at
+ * most twice the largest error of its logits. */
+static void test_rounded_logits(struct kernels *k, const struct shape *s)
+{
+    struct problem p;
+    struct results got, exact;
+    make_random_problem(&p, kernels_dtype(k), s);
+    make_results(&got, kernels_dtype(k), DTYPE_F32, s);
+    make_results(&exact, ORACLE_F64, ORACLE_F64, s);
+    struct tensor logits = operation_tensor(ORACLE_F64, s->rows, s->vocabulary, s->vocabulary);
+    oracle_classifier_logits(logits, p.x, p.w, p.bias);
+    run_classifier(k, &got, &p);
+    struct classifier c = make_settings(&exact, &p);
+    oracle_classifier_run(exact.losses.data, exact.argmax, exact.dx, exact.dw, p.x, p.w, p.targets,
+                          &c);
+    for (int64_t r = 0; r < s->rows; r++) {
+        double largest = 0;
+        for (int64_t v = 0; v < s->vocabulary; v++) {
+            largest = fmax(largest, fabs(oracle_get(logits, r, v)));
+        }
+        double error = kernels_dtype(k) == DTYPE_BF16 ? 2 * 0x1p-9 * largest : 1e-5 * largest;
+        CHECK_NEAR(oracle_get(got.losses, 0, r), oracle_get(exact.losses, 0, r), error);
+    }
+    operation_release(&logits);
+    release_results(&got);
     release_results(&exact);
     release_problem(&p);
 }
@@ -491,20 +549,22 @@ static void test_chunk_rows(void)
     static const struct {
         int64_t rows, vocabulary;
         bool training;
-        int64_t expected;
+        int64_t f32, bf16;
     } cases[] = {
-        {65536, 50304, true, 4096},  /* the most rows */
-        {16384, 50304, true, 2048},  /* an eighth */
-        {32768, 128256, true, 2048}, /* 1 GiB of logits */
-        {8192, 50304, true, 1280},   /* 256 MiB */
-        {16384, 50304, false, 1280}, {18432, 32000, true, 2304}, {20000, 32000, true, 2304},
-        {1024, 1000000, true, 128},  {100, 50304, true, 100},    {1, 1, true, 1},
+        {65536, 50304, true, 4096, 8192},  /* the most rows */
+        {16384, 50304, true, 2048, 2432},  /* an eighth; 256 MiB */
+        {32768, 128256, true, 2048, 4096}, /* 1 GiB of logits; an eighth */
+        {8192, 50304, true, 1280, 2048},   /* 256 MiB */
+        {16384, 50304, false, 1280, 2432}, {18432, 32000, true, 2304, 3712},
+        {20000, 32000, true, 2304, 4096},  {1024, 1000000, true, 128, 128},
+        {100, 50304, true, 100, 100},      {1, 1, true, 1, 1},
     };
     for (int i = 0; i < COUNT(cases); i++) {
         const struct kernels_limits limits = {.rows = cases[i].rows,
                                               .vocabulary = cases[i].vocabulary,
                                               .training = cases[i].training};
-        CHECK_EQUAL(cuda_classifier_rows(&limits), cases[i].expected);
+        CHECK_EQUAL(cuda_classifier_rows(DTYPE_F32, &limits), cases[i].f32);
+        CHECK_EQUAL(cuda_classifier_rows(DTYPE_BF16, &limits), cases[i].bf16);
     }
 }
 
@@ -521,6 +581,7 @@ static void test_all(struct kernels *k, struct kernels *other)
     }
     test_shards(k, &shapes[6], 4);
     test_shards(k, &shapes[FIRST_CAPPED], 4);
+    test_rounded_logits(k, &shapes[4]);
     test_ignored(k);
     test_without_gradient(k);
     test_nan(k);

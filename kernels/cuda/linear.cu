@@ -10,7 +10,7 @@
  *           of a slice, and cuda_reduce_parts adds the sums of the slices in order
  * Source    Hendrycks, Gimpel 2016, arXiv:1606.08415 (GELU, by the normal distribution or
  *           by tanh) */
-#include "kernels/cuda/operation.cuh"
+#include "kernels/cuda/activation.cuh"
 
 enum { LINEAR_THREADS = 256, LINEAR_WARPS = LINEAR_THREADS / 32, SLICE_COLUMNS = 32 * LANE_ELEMS };
 enum { SLICE_SUMS = LINEAR_WARPS * SLICE_COLUMNS };
@@ -64,6 +64,34 @@ GPU_INLINE float compute_derivative(float x, enum activation act)
     return gpu_from_bits(0x7fc00000u);
 }
 
+/* Computes y = act(x) or, with DERIVATIVE, y *= act'(x), in the precision of T. The branches are
+ * outside of the loops, so that the elements of a loop overlap. */
+template <typename T, bool DERIVATIVE>
+GPU_INLINE void apply_activation(float (&y)[LANE_ELEMS], const float (&x)[LANE_ELEMS],
+                                 enum activation act)
+{
+    float derivative;
+    if (sizeof(T) == sizeof(bf16) && act == ACTIVATION_GELU_TANH) {
+#pragma unroll
+        for (int j = 0; j < LANE_ELEMS; j++) {
+            float gelu = fast_gelu_tanh(x[j], &derivative);
+            y[j] = DERIVATIVE ? y[j] * derivative : gelu;
+        }
+    } else if (sizeof(T) == sizeof(bf16) && act == ACTIVATION_GELU_ERF) {
+#pragma unroll
+        for (int j = 0; j < LANE_ELEMS; j++) {
+            float gelu = fast_gelu_erf(x[j], &derivative);
+            y[j] = DERIVATIVE ? y[j] * derivative : gelu;
+        }
+    } else {
+#pragma unroll
+        for (int j = 0; j < LANE_ELEMS; j++) {
+            y[j] =
+                DERIVATIVE ? y[j] * compute_derivative(x[j], act) : compute_activation(x[j], act);
+        }
+    }
+}
+
 /* Computes y = act(a) or, with DERIVATIVE, y = dy act'(a), where dy may alias y. */
 template <typename T, bool ALIGNED, bool DERIVATIVE>
 __global__ void __launch_bounds__(LINEAR_THREADS)
@@ -81,11 +109,7 @@ __global__ void __launch_bounds__(LINEAR_THREADS)
     if (DERIVATIVE) {
         load_eight<ALIGNED>(out, dy.data + n * dy.stride + c, left);
     }
-#pragma unroll
-    for (int j = 0; j < LANE_ELEMS; j++) {
-        out[j] =
-            DERIVATIVE ? out[j] * compute_derivative(x[j], act) : compute_activation(x[j], act);
-    }
+    apply_activation<T, DERIVATIVE>(out, x, act);
     store_eight<ALIGNED>(y.data + n * y.stride + c, out, left);
 }
 
@@ -139,10 +163,7 @@ GPU_INLINE void add_rows(float (&sums)[LANE_ELEMS], const summed_columns<T> &s, 
             float x[LANE_ELEMS], out[LANE_ELEMS];
             convert_bits(x, saved[DERIVATIVE ? i : 0]);
             convert_bits(out, bits[i]);
-#pragma unroll
-            for (int j = 0; j < LANE_ELEMS; j++) {
-                out[j] *= compute_derivative(x[j], s.act);
-            }
+            apply_activation<T, true>(out, x, s.act);
             round_eight_bits(bits[i], out);
             store_bits<ALIGNED>(s.dx.data + (n + LINEAR_WARPS * i) * s.dx.stride + c, bits[i],
                                 left);
@@ -152,7 +173,7 @@ GPU_INLINE void add_rows(float (&sums)[LANE_ELEMS], const summed_columns<T> &s, 
 }
 
 template <typename T, bool ALIGNED, bool DERIVATIVE>
-__global__ void __launch_bounds__(LINEAR_THREADS)
+__global__ void __launch_bounds__(LINEAR_THREADS, ALIGNED ? 4 + DERIVATIVE : 4)
     sum_column_slices(float *parts, const summed_columns<T> s)
 {
     GPU_SHARED(float, scratch, SLICE_SUMS);

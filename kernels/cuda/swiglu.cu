@@ -7,31 +7,28 @@
  * Launch    grid ceil(rows ceil(columns / 8) / 256); block 256; no shared memory. A thread handles
  *           eight elements of g and the same eight of u
  * Source    Shazeer 2020, arXiv:2002.05202 */
-#include "kernels/cuda/operation.cuh"
+#include "kernels/cuda/activation.cuh"
 
 enum { GATED_THREADS = 256 };
 
-GPU_INLINE float sigmoid(float x)
-{
-    return 1.0f / (1.0f + gpu_exp2(-LOG2_E * x));
-}
-
 enum gate { GATE_SILU, GATE_GELU_TANH, GATE_GELU_ERF };
 
-/* Returns act(g); *derivative is its derivative. The tanh form of GELU is g s(2 u) with u =
- * SQRT_2_OVER_PI (g + GELU_CUBIC g^3). Beyond +-12 it is 0 or g. */
-template <int GATE> GPU_INLINE float apply_gate(float g, float *derivative)
+/* Returns act(g), in the precision of T; *derivative is its derivative. */
+template <typename T, int GATE> GPU_INLINE float apply_gate(float g, float *derivative)
 {
+    if (GATE == GATE_GELU_TANH) {
+        return fast_gelu_tanh(g, derivative);
+    }
+    if (GATE == GATE_GELU_ERF && sizeof(T) == sizeof(bf16)) {
+        return fast_gelu_erf(g, derivative);
+    }
     if (GATE == GATE_GELU_ERF) {
         float normal = 0.5f * erfcf(-SQRT_HALF * g);
         *derivative = normal + g * gpu_exp2(-0.5f * LOG2_E * g * g) * INVERSE_SQRT_2_PI;
         return g * normal;
     }
-    constexpr float linear = 2.0f * SQRT_2_OVER_PI, cubic = linear * GELU_CUBIC;
-    float x = GATE == GATE_SILU ? g : fminf(fmaxf(g, -12.0f), 12.0f);
-    float inner = GATE == GATE_SILU ? 1.0f : linear + 3.0f * cubic * x * x;
-    float s = sigmoid(GATE == GATE_SILU ? g : x * (linear + cubic * x * x));
-    *derivative = s * (1.0f + x * inner * (1.0f - s));
+    float s = fast_sigmoid(g);
+    *derivative = s * (1.0f + g * (1.0f - s));
     return g * s;
 }
 
@@ -61,7 +58,7 @@ __global__ void __launch_bounds__(GATED_THREADS) gated_rows(const gated_task<T> 
     }
 #pragma unroll
     for (int j = 0; j < LANE_ELEMS; j++) {
-        float derivative, y = apply_gate<GATE>(gate[j], &derivative);
+        float derivative, y = apply_gate<T, GATE>(gate[j], &derivative);
         if (BACKWARD) {
             gate[j] = d[j] * up[j] * derivative;
             up[j] = d[j] * y;

@@ -551,6 +551,39 @@ static void test_activation_forward(struct kernels *k, enum activation act)
 }
 
 /* activation_backward multiplies dy by the derivative, also in place. */
+/* Tests an activation and its derivative element by element, for small and for huge numbers. */
+static void test_activation_values(struct kernels *k, enum activation act)
+{
+    static const double values[] = {0,   0x1p-20, 0.01, 0.3, 0.7, 1,  1.5, 2,    2.5,
+                                    3.5, 4.5,     5.5,  7,   9,   14, 30,  1000, 1e9};
+    enum { VALUES = COUNT(values) };
+    enum dtype dtype = kernels_dtype(k);
+    struct tensor pre = operation_tensor(dtype, 2, VALUES, VALUES);
+    for (int64_t i = 0; i < VALUES; i++) {
+        oracle_set(pre, 0, i, values[i]);
+        oracle_set(pre, 1, i, -values[i]);
+    }
+    struct tensor saved = make_saved(k, pre, act);
+    struct tensor y = operation_copy(pre, dtype);
+    struct tensor dx = operation_tensor(dtype, 2, VALUES, VALUES);
+    operation_set(dx, 1);
+    CHECK_OK(activation_forward(k, y, tensor_absent(), act));
+    CHECK_OK(activation_backward(k, dx, dx, saved, act));
+    const double relative = dtype == DTYPE_BF16 ? 0x1p-8 : 1e-6;
+    for (int64_t r = 0; r < 2; r++) {
+        for (int64_t c = 0; c < VALUES; c++) {
+            double x = oracle_get(pre, r, c), exact = oracle_activation(x, act);
+            double derivative = oracle_activation_derivative(x, act);
+            CHECK_NEAR(oracle_get(y, r, c), exact, relative * fabs(exact) + 1e-6);
+            CHECK_NEAR(oracle_get(dx, r, c), derivative, relative * fabs(derivative) + 2e-6);
+        }
+    }
+    operation_release(&pre);
+    operation_release(&saved);
+    operation_release(&y);
+    operation_release(&dx);
+}
+
 static void test_activation_backward(struct kernels *k, enum activation act)
 {
     enum dtype dtype = kernels_dtype(k);
@@ -663,6 +696,8 @@ static void test_all(struct kernels *k, struct kernels *other)
         test_activation_backward(k, (enum activation)i);
         test_activation_forward(k, (enum activation)i);
     }
+    test_activation_values(k, ACTIVATION_GELU_TANH);
+    test_activation_values(k, ACTIVATION_GELU_ERF);
     test_tuned(k, &shapes[7]);
     test_tuned(k, &shapes[5]);
     test_adapter(k, 67, 33, 45, 8);

@@ -236,8 +236,8 @@ GPU_INLINE row_pointers<T> get_row(const backward_task<T> &b, int64_t n, int c)
 /* The copies of a thread: for each stage and each chunk of its row, [COPIES][threads]. */
 enum { COPY_Z, COPY_DY, COPY_RESIDUAL, COPIES };
 
-/* Starts to copy the thread's elements of row n to a stage in shared memory, as one group of copies.
- * Only the thread itself reads them, so no barrier is needed. */
+/* Starts to copy the thread's elements of row n to a stage in shared memory, as one group. Only the
+ * thread itself reads them, so no barrier is needed. */
 template <bool COPIED, typename T>
 GPU_INLINE void copy_row(uint4 *stage, const backward_task<T> &b, int64_t n, int64_t end, int c)
 {

@@ -167,14 +167,13 @@ size_t cuda_scratch_bytes(enum dtype dtype, int64_t classifier_rows,
 /* Each chunk reads and writes the f32 gradient of the output matrix. With about 700 rows this takes
  * as long on an H100 as the GEMM itself. Therefore a chunk has an eighth of the rows in training,
  * up to 8192 in bf16 and 4096 in f32. The logits of a chunk take at least 256 MiB, which is little
- * compared with the activations, and at most 1 GiB. The size of a chunk determines the order of the sums, so it does
- * not depend on the free memory. All chunks have the same number of rows if possible, because a
- * small last chunk reads and writes the whole gradient too. */
+ * compared with the activations, and at most 1 GiB. The size of a chunk determines the order of the
+ * sums, so it does not depend on the free memory. All chunks have the same number of rows if
+ * possible, because a small last chunk reads and writes the whole gradient too. */
 int64_t cuda_classifier_rows(enum dtype dtype, const struct kernels_limits *limits)
 {
-    const int64_t least = 256 << 20, most = 1 << 30, step = 128,
-                  bytes = (int64_t)dtype_bytes(dtype);
-    const int64_t row = bytes * limits->vocabulary;
+    const int64_t least = 256 << 20, most = 1 << 30, step = 128;
+    const int64_t bytes = (int64_t)dtype_bytes(dtype), row = bytes * limits->vocabulary;
     int64_t wanted = limits->training ? number_min(limits->rows / 8, 16384 / bytes) : 0;
     int64_t rows = number_max(number_min(wanted, most / row), least / row);
     rows = number_max(rows / step * step, step);

@@ -614,6 +614,21 @@ static void test_dropout(struct kernels *k, int64_t rows, int64_t columns, int64
     operation_release(&y);
 }
 
+/* op_scale has the type of its operand, not the type of the context. */
+static void test_scale_f32(struct kernels *k)
+{
+    enum { COLUMNS = 13 };
+    struct tensor x = operation_tensor(DTYPE_F32, 1, COLUMNS, COLUMNS);
+    for (int64_t i = 0; i < COLUMNS; i++) {
+        oracle_set(x, 0, i, (double)(1 + i));
+    }
+    CHECK_OK(op_scale(k, x, 2.51f));
+    for (int64_t i = 0; i < COLUMNS; i++) {
+        CHECK((float)oracle_get(x, 0, i) == 2.51f * (float)(1 + i));
+    }
+    operation_release(&x);
+}
+
 static void test_all(struct kernels *k, struct kernels *other)
 {
     for (int i = 0; i < COUNTS; i++) {
@@ -647,6 +662,7 @@ static void test_all(struct kernels *k, struct kernels *other)
     test_lamb_nan(k);
     test_adamw_nan(k);
     test_casts(k);
+    test_scale_f32(k);
     test_casts(other);
     test_dropout(k, 1, 1, 0);
     test_dropout(other, 5, 64, 8);

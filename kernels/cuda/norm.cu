@@ -11,8 +11,8 @@
  *           Forward: a team is a block, a thread has eight elements of FORWARD_ROWS rows, grid
  *           ceil(N / FORWARD_ROWS), 1 KiB of shared memory. Backward: a thread has CHUNKS groups of
  *           eight elements, grid min(N, CUDA_NORM_BLOCKS). A block has one team for each of its
- *           rows, at most as many as fit into BACKWARD_THREADS, and 48 KiB of shared memory for each
- *           of 3 stages, or of 2 stages if the GPU allows less
+ *           rows, at most as many as fit into BACKWARD_THREADS, and 48 KiB of shared memory for
+ *           each of 3 stages, or of 2 stages if the GPU allows less
  * Memory    Outputs may alias inputs, so the compiler moves no load before a store. A thread
  *           therefore loads the elements of all its rows before it uses or stores any, and the
  *           loads overlap. In the backward pass cp.async copies the next rows to shared memory,

@@ -8,8 +8,9 @@
  *           run.
  * Threads   OpenMP with num_threads(k->threads) and static schedules, except in the backward pass
  *           of attention. The result of an operation must not depend on the number of threads, so
- *           threads split the outputs, never a sum. division.h, gemm/divisions.h and
- *           attention/attention_division.h contain the rules of the division.
+ *           threads split the outputs, or the blocks of a sum. The size and the order of the blocks
+ *           are fixed. division.h, gemm/divisions.h and attention/attention_division.h contain the
+ *           rules of the division.
  * Scratch   An operation marks cpu_get_state(k)->scratch, takes memory, and releases it to the
  *           mark. Its function CPU(x_scratch) computes the largest amount that it takes. Operations
  *           run one at a time, so the arena has the maximum over all operations (variant.c). */
@@ -117,6 +118,7 @@ cpu_scratch CPU(norm_scratch);
 cpu_scratch CPU(embedding_scratch);
 cpu_scratch CPU(fp8_scratch);
 cpu_scratch CPU(classifier_scratch);
+cpu_scratch CPU(column_sums_scratch);
 
 extern const struct cpu_variant CPU(variant);
 #endif

@@ -41,3 +41,28 @@ static inline bool division_splits_norm(int64_t rows, int threads)
     int64_t size = division_norm_rows(rows);
     return division_is_uneven((rows + size - 1) / size, threads);
 }
+
+/* Column sums add blocks of DIVISION_SUM_ROWS rows. If threads split the blocks too, a unit has
+ * DIVISION_SUM_UNIT columns of a block, one cache line of f32. The scratch memory has
+ * DIVISION_SUM_FLOATS floats, which hold one row of sums and one more for each block of a round. */
+enum { DIVISION_SUM_ROWS = 64, DIVISION_SUM_UNIT = 16, DIVISION_SUM_FLOATS = 65536 };
+
+/* division_sum_stride - return the floats of a row of sums: whole units. */
+static inline int64_t division_sum_stride(int64_t columns)
+{
+    return (columns + DIVISION_SUM_UNIT - 1) / DIVISION_SUM_UNIT * DIVISION_SUM_UNIT;
+}
+
+/* division_sum_blocks - return the blocks of a round; less than 1 if there are too many columns. */
+static inline int64_t division_sum_blocks(int64_t columns)
+{
+    return DIVISION_SUM_FLOATS / division_sum_stride(columns) - 1;
+}
+
+/* division_splits_sums - return whether the threads split the blocks of rows, because units of
+ * `unit` columns of all rows are uneven. */
+static inline bool division_splits_sums(int64_t rows, int64_t columns, int64_t unit, int threads)
+{
+    return rows > DIVISION_SUM_ROWS && division_sum_blocks(columns) >= 1 &&
+           division_is_uneven((columns + unit - 1) / unit, threads);
+}

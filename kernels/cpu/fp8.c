@@ -190,10 +190,10 @@ static status prepare_operand(struct kernels *k, struct tensor *to, struct tenso
 
 size_t CPU(fp8_scratch)(enum dtype dtype, int threads, const struct kernels_limits *limits)
 {
-    (void)threads;
     size_t rows = (size_t)(limits->rows * limits->fp8_columns) * dtype_bytes(dtype);
     size_t weights = (size_t)limits->fp8_weights * dtype_bytes(dtype);
-    return cpu_scratch_align(rows) + cpu_scratch_align(weights > rows ? weights : rows);
+    return cpu_scratch_align(rows) + cpu_scratch_align(weights > rows ? weights : rows) +
+           CPU(column_sums_scratch)(dtype, threads, limits); /* of linear_backward_input */
 }
 
 status CPU(fp8_linear_forward)(struct kernels *k, struct tensor y, struct tensor saved,

@@ -242,14 +242,13 @@ status CPU(linear_backward_input)(struct kernels *k, struct tensor dx, struct bi
                           .after = act == ACTIVATION_NONE ? NULL : multiply_by_saved,
                           .context = &epilogue,
                       }));
-    CPU(bias_gradient)(k, dbias, dx);
-    return STATUS_OK;
+    return CPU(bias_gradient)(k, dbias, dx);
 }
 
 status CPU(linear_backward_weight)(struct kernels *k, struct tensor dw, struct tensor dbias,
                                    struct tensor dy, struct tensor x, bool overwrite)
 {
-    CPU(bias_gradient)(k, (struct bias_gradient){dbias, overwrite}, dy);
+    TRY(CPU(bias_gradient)(k, (struct bias_gradient){dbias, overwrite}, dy));
     if (dw.data == NULL) {
         return STATUS_OK;
     }

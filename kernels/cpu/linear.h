@@ -23,5 +23,8 @@ void CPU(few_rows_gemm)(struct kernels *k, struct tensor y, struct tensor x, str
 void CPU(column_sums)(float *sums, struct tensor dy, struct cpu_range columns, bool overwrite);
 
 /* bias_gradient - compute column_sums of all columns, on all threads. Does nothing if dbias.sums
- * is absent. */
-void CPU(bias_gradient)(struct kernels *k, struct bias_gradient dbias, struct tensor dy);
+ * is absent.
+ *
+ * Memory    takes at most CPU(column_sums_scratch) bytes from the scratch arena
+ * Numerics  the bits of column_sums, with any number of threads */
+status CPU(bias_gradient)(struct kernels *k, struct bias_gradient dbias, struct tensor dy);

@@ -360,6 +360,5 @@ status CPU(residual_norm_backward)(struct kernels *k, struct tensor dz, struct t
         }
     }
     arena_release(scratch, mark);
-    CPU(bias_gradient)(k, dbias, ddelta.data != NULL ? ddelta : dz);
-    return STATUS_OK;
+    return CPU(bias_gradient)(k, dbias, ddelta.data != NULL ? ddelta : dz);
 }

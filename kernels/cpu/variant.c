@@ -6,7 +6,7 @@ static size_t scratch_bytes(enum dtype dtype, int threads, const struct kernels_
 {
     cpu_scratch *sizes[] = {
         CPU(attention_scratch), CPU(classifier_scratch), CPU(embedding_scratch),
-        CPU(fp8_scratch),       CPU(norm_scratch),
+        CPU(fp8_scratch),       CPU(norm_scratch),       CPU(column_sums_scratch),
     };
     size_t largest = 0;
     for (int i = 0; i < COUNT(sizes); i++) {

@@ -220,8 +220,8 @@ static void check_model(const struct model *m, bool print)
 
 /* ---- operations that are limited by the memory bandwidth ---- */
 
-/* The sizes of GPT-2 124M, and the lanes of a vector of f32 with AVX-512. */
-enum { ROWS = 1024, WIDTH = 768, VOCABULARY = 50304, BLOCKS = 12, LANES = 16 };
+/* The sizes of GPT-2 124M. */
+enum { ROWS = 1024, WIDTH = 768, VOCABULARY = 50304, BLOCKS = 12 };
 
 /* Returns the time of equal units; static: each thread has the same number, or one more. */
 static double count_rounds(int64_t units, int threads)
@@ -288,21 +288,49 @@ static double compute_adamw_share(int threads)
     return compute_idle_share(s, threads);
 }
 
-/* Returns the share of the column sums of the biases of a block. */
-static double compute_bias_share(int threads)
+/* Adds the two passes of column sums if the threads split the blocks of rows (column_sums.c). */
+static void add_sum_rounds(struct schedule *s, int64_t columns, int threads)
 {
-    const int64_t columns[] = {3 * WIDTH, WIDTH, 4 * WIDTH, WIDTH};
-    struct schedule s = {0, 0};
-    for (int i = 0; i < COUNT(columns); i++) {
-        int64_t unit = division_columns(columns[i], (int64_t)8 * LANES, LANES, threads);
-        s.end += count_rounds((columns[i] + unit - 1) / unit, threads) * (double)unit;
-        s.work += (double)columns[i];
+    const int64_t unit = (int64_t)DIVISION_SUM_ROWS * DIVISION_SUM_UNIT;
+    int64_t width = division_sum_stride(columns) / DIVISION_SUM_UNIT;
+    int64_t blocks = ROWS / DIVISION_SUM_ROWS, most = division_sum_blocks(columns);
+    for (int64_t first = 0; first < blocks; first += most) {
+        int64_t count = first + most < blocks ? most : blocks - first;
+        double parts = (double)(count * DIVISION_SUM_UNIT); /* the second pass, of one unit */
+        s->end += count_rounds(count * width, threads) * (double)unit;
+        s->end += count_rounds(width, threads) * parts;
+        s->work += (double)(count * width * unit) + (double)width * parts;
     }
-    return compute_idle_share(s, threads);
 }
 
-/* `most` is the largest idle share that is allowed. The units of column sums are whole vectors, and
- * a matrix of 768 columns has 48 of them. */
+/* Returns the largest share of the biases of a block. */
+static double compute_bias_share(int threads, int lanes)
+{
+    const int64_t columns[] = {3 * WIDTH, WIDTH, 4 * WIDTH};
+    double worst = 0;
+    for (int i = 0; i < COUNT(columns); i++) {
+        int64_t unit = (int64_t)8 * lanes, units = (columns[i] + unit - 1) / unit;
+        struct schedule s = {count_rounds(units, threads), (double)units};
+        if (division_splits_sums(ROWS, columns[i], unit, threads)) {
+            s = (struct schedule){0, 0};
+            add_sum_rounds(&s, columns[i], threads);
+        }
+        worst = fmax(worst, compute_idle_share(s, threads));
+    }
+    return worst;
+}
+
+static double compute_avx512_bias_share(int threads)
+{
+    return compute_bias_share(threads, 16);
+}
+
+static double compute_avx2_bias_share(int threads)
+{
+    return compute_bias_share(threads, 8);
+}
+
+/* `most` is the largest idle share that is allowed. */
 static const struct operation {
     const char *name;
     double (*compute_share)(int threads);
@@ -313,7 +341,8 @@ static const struct operation {
     {"classifier, merging", compute_merge_share, 0.10},
     {"classifier, gradient of logits", compute_gradient_share, 0.10},
     {"AdamW", compute_adamw_share, 0.10},
-    {"column sums", compute_bias_share, 0.50},
+    {"column sums, AVX-512", compute_avx512_bias_share, 0.10},
+    {"column sums, AVX2", compute_avx2_bias_share, 0.10},
 };
 
 static void check_operation(const struct operation *o, bool print)

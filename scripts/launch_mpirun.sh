@@ -393,6 +393,7 @@ report_lost_rank() {
 }
 
 # report_end: print how the job ended, set `code` to a code of Bireme, and set `curable`.
+# tests/comm/host/launch_codes.tsv lists the codes for this script and for launch_slurm.sbatch.
 report_end() {
     curable=no
     if [ -n "$end_code" ]; then
@@ -401,11 +402,11 @@ report_end() {
         code=$end_code
         return
     fi
-    # Code 138: SIGUSR1 ended mpirun or a rank outside the time in which it handles the signal. Code
-    # -1: bash lost the code, because the signal arrived while mpirun ended. At the time limit,
-    # `timeout` sends the signal.
+    # Code 138: SIGUSR1 ended mpirun or a rank outside the time in which it handles the signal. The
+    # signal may have another sender, such as scancel. Code -1: bash lost the code, because the
+    # signal arrived while mpirun ended. At the time limit, `timeout` sends the signal.
     [ -z "$time_limit" ] || [ $SECONDS -lt "$time_limit" ] || stop_requested=yes
-    if [ $stop_requested = yes ] && { [ "$code" = 138 ] || [ "$code" = -1 ]; }; then
+    if [ "$code" = 138 ] || { [ $stop_requested = yes ] && [ "$code" = -1 ]; }; then
         echo 'launch_mpirun.sh: stopped while mpirun started or ended; checkpoints are complete' >&2
         code=75
         return

@@ -63,11 +63,17 @@ run_plan 5 'mpirun;0' 0 2
 ! ps -eo args | grep -qE "^/bin/bash (.*/)?\./job train" || fail 'a rank of a killed mpirun remains'
 real_path=$PATH
 PATH=$folder/bin:$PATH
-for code in 64 65 66 69 70 73 74 75 77 78 79 80 81; do
-    run_plan 1 "$code;0" $code 1
-done
-run_plan 0 '71;0' 71 1
-run_plan 1 'SIGSEGV;0' 0 2
+rows=0
+while IFS=$'\t' read -r end code action; do
+    rows=$((rows + 1))
+    if [ "$action" = restart ]; then
+        run_plan 0 "$end;0" "$code" 1
+        run_plan 1 "$end;0" 0 2
+    else
+        run_plan 1 "$end;0" "$code" 1
+    fi
+done < <(grep -v '^#' "${0%/*}/launch_codes.tsv")
+[ $rows -gt 20 ] || fail "launch_codes.tsv has $rows rows"
 run_plan 2 '71 00000010;71 00000020;71 00000030;0' 71 3
 grep -q 'restart 2 of 2 in 1 s, from the checkpoint of step 00000020' output ||
     fail 'the restart does not name the checkpoint'

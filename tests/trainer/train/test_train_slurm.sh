@@ -24,7 +24,8 @@ if [ "${1:-}" = script ]; then
     done
     # The mock srun and launcher run the program.
     # shellcheck disable=SC2016
-    echo '[ "$1" != --mpi=list ] || { cat plugins; exit; }
+    : >signal # commands for the time before the ranks exist
+    echo '[ "$1" != --mpi=list ] || { . ./signal; cat plugins; exit; }
         while [ "$1" != bireme ]; do shift; done; exec "$@"' >srun
     cp srun launcher
     # shellcheck disable=SC2016
@@ -51,13 +52,33 @@ if [ "${1:-}" = script ]; then
     refuse_call 'scontrol requeue'
     SLURM_GPUS_ON_NODE=2 run_job 0
     expect_call "srun $options --gpu-bind=none bireme train r.yaml"
-    echo 'exit 78' >bireme
-    run_job 78
-    refuse_call 'scontrol requeue'
-    echo 'kill -KILL $$' >bireme
-    run_job 71
-    grep -q 'signal 9.*\[E-RANK-LOST\]$' stderr || fail 'the signal is not reported'
-    refuse_call 'scontrol requeue'
+    # The same ends of a job as for launch_mpirun.sh, and a job that was requeued once.
+    for launch in srun mpirun; do
+        while IFS=$'\t' read -r end code action; do
+            echo "exit $end" >bireme
+            [[ $end != SIG* ]] || echo "kill -s $end \$\$" >bireme
+            for restarts in 0 1 2; do
+                RESTARTS=$restarts SLURM_RESTART_COUNT=1 LAUNCH=$launch run_job "$code"
+                case $action$restarts in
+                stop* | restart2) expect_call 'scontrol requeue 41' ;;
+                *) refuse_call 'scontrol requeue' ;;
+                esac
+            done
+        done < <(grep -v '^#' "$BIREME_SOURCE_DIR/tests/comm/host/launch_codes.tsv")
+    done
+    RESTARTS=1 run_job 71 # SIGTERM of the last row; SLURM_RESTART_COUNT is not set before a requeue
+    expect_call 'scontrol requeue 41'
+    grep -q 'signal 15.*\[E-RANK-LOST\]$' stderr || fail 'the signal is not reported'
+    RESTARTS=-1 run_job 64
+    grep -q 'RESTARTS=-1: must be a whole number \[E-USAGE\]$' stderr || fail 'RESTARTS=-1'
+
+    # The signal arrives before the ranks exist.
+    printf '%s\n' "kill -USR1 \$(pgrep -o -f '^bash $script')" >signal
+    run_job 75
+    grep -q 'near the time limit' stderr || fail 'a signal before the start is not reported'
+    refuse_call bireme
+    expect_call 'scontrol requeue 41'
+    : >signal
 
     # The ranks have ended, but srun has not.
     cp srun srun.saved

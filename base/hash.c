@@ -11,6 +11,10 @@
 
 #include "base/memory.h"
 
+enum {
+    BLOCK_BYTES = 1 << 16
+}; /* on the stack: malloc would take most of the time of small files */
+
 struct hash {
     EVP_MD_CTX *context;
 };
@@ -38,14 +42,17 @@ status hash_update(struct hash *hash, const void *data, size_t bytes)
 
 status hash_finish(struct hash **hash, char text[HASH_TEXT_BYTES])
 {
+    static const char digits[] = "0123456789abcdef";
     unsigned char digest[EVP_MAX_MD_SIZE];
     unsigned int bytes = 0;
     int ok = EVP_DigestFinal_ex((*hash)->context, digest, &bytes);
     hash_destroy(hash);
     REQUIRE(ok == 1 && bytes == 32, STATUS_INTERNAL, "libcrypto failed to compute SHA-256");
-    for (unsigned int i = 0; i < bytes; i++) {
-        snprintf(text + 2 * (size_t)i, 3, "%02x", digest[i]);
+    for (size_t i = 0; i < bytes; i++) {
+        text[2 * i] = digits[digest[i] >> 4];
+        text[2 * i + 1] = digits[digest[i] & 15];
     }
+    text[2 * (size_t)bytes] = '\0';
     return STATUS_OK;
 }
 
@@ -72,27 +79,21 @@ status hash_memory(const void *data, size_t bytes, char text[HASH_TEXT_BYTES])
 
 static status hash_descriptor(struct hash *hash, int file, const char *path, int64_t *bytes)
 {
-    static const size_t block_bytes = 1 << 20;
-    status result = STATUS_OK;
-    char *block = malloc(block_bytes);
-    REQUIRE(block != NULL, STATUS_INTERNAL, "out of memory for reading %s", path);
+    char block[BLOCK_BYTES];
     *bytes = 0;
     for (;;) {
-        ssize_t bytes_read = read(file, block, block_bytes);
+        ssize_t bytes_read = read(file, block, sizeof block);
         if (bytes_read < 0 && errno == EINTR) {
             continue;
         }
-        REQUIRE_GOTO(result, done, bytes_read >= 0, STATUS_DATA,
-                     "cannot read %s at byte %" PRId64 ": %s", path, *bytes, strerror(errno));
+        REQUIRE(bytes_read >= 0, STATUS_DATA, "cannot read %s at byte %" PRId64 ": %s", path,
+                *bytes, strerror(errno));
         if (bytes_read == 0) {
-            break;
+            return STATUS_OK;
         }
-        TRY_GOTO(result, done, hash_update(hash, block, (size_t)bytes_read));
+        TRY(hash_update(hash, block, (size_t)bytes_read));
         *bytes += bytes_read;
     }
-done:
-    free(block);
-    return result;
 }
 
 status hash_file(const char *path, char text[HASH_TEXT_BYTES], int64_t *out_bytes)

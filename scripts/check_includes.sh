@@ -52,12 +52,14 @@ trainer/optimizer: base kernels/kernels.h comm trainer/recipe/recipe.h trainer/m
 trainer/setup: base base/device base/thread kernels/kernels.h kernels/fp8.h comm
   comm/device/device.h datasets/loader datasets/shard datasets/tokenizer trainer/recipe
   trainer/model trainer/objective
+trainer/formats/json: base
 trainer/formats/checkpoint: base base/device base/thread comm/comm.h comm/partition.h
-  datasets/shard/h5file.h
+  datasets/shard/h5file.h trainer/formats/json
 trainer/formats/weights: base trainer/recipe trainer/model trainer/optimizer trainer/setup
   trainer/formats/checkpoint
 trainer/formats/huggingface: base datasets/shard datasets/text datasets/tokenizer datasets/chat
-  trainer/recipe trainer/model trainer/setup trainer/formats/checkpoint trainer/formats/weights
+  trainer/recipe trainer/model trainer/setup trainer/formats/json trainer/formats/checkpoint
+  trainer/formats/weights
 trainer/formats/gguf: base kernels/kernels.h datasets/chat datasets/sentencepiece datasets/text
   datasets/tokenizer trainer/recipe trainer/model trainer/setup trainer/formats/checkpoint
   trainer/formats/huggingface

@@ -8,16 +8,11 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "trainer/formats/checkpoint/manifest_impl.h"
 #include "trainer/formats/checkpoint/manifest_spikes_impl.h"
 
-/* The text ends with this tail, which contains the digest of all bytes before the tail. */
-#define TAIL_START ",\n \"sha256\": \""
-#define TAIL_END "\"\n}\n"
-enum { FILE_SLASHES = 1, GROUP_SLASHES = 7 };
+enum { GROUP_SLASHES = 7 };
 enum { SET_NAME_MAX = 31, TENSOR_KEY_BYTES = SET_NAME_MAX + 1 + MANIFEST_NAME_BYTES };
-enum { TAIL_BYTES = sizeof TAIL_START - 1 + HASH_TEXT_BYTES - 1 + sizeof TAIL_END - 1 };
-
-static const char FORMAT[] = "bireme-checkpoint";
 
 void manifest_destroy(struct manifest *m)
 {
@@ -35,8 +30,9 @@ void manifest_destroy(struct manifest *m)
     free(m->version);
     free(m->recipe);
     free(m->data_fingerprint);
-    json_decref(m->file_index);
-    json_decref(m->tensor_index);
+    text_map_free(&m->file_index);
+    text_map_free(&m->tensor_index);
+    text_store_free(&m->index_keys);
     *m = (struct manifest){0};
 }
 
@@ -54,33 +50,47 @@ static bool is_set_name(const char *name)
 
 /* ---- building ---- */
 
-/* Stores the position of a name. Creates the index with its first name. */
-static bool add_to_index(json_t **index, const char *key, int position)
+/* Stores the position of a key. */
+static status add_to_index(struct manifest *m, struct text_map *index, const char *key,
+                           int position)
 {
-    if (*index == NULL) {
-        *index = json_object();
+    struct text_slot *slot;
+    bool is_new;
+    TRY(text_map_find_or_add(index, &m->index_keys, key, strlen(key), &slot, &is_new));
+    slot->value = position;
+    return STATUS_OK;
+}
+
+static int find_in_index(const struct text_map *index, const char *key)
+{
+    const struct text_slot *slot = text_map_find(index, key, strlen(key));
+    return slot == NULL ? -1 : (int)slot->value;
+}
+
+/* Formats "set/name". Returns false if the names are too long for a tensor. */
+static bool format_tensor_key(char key[TENSOR_KEY_BYTES], const char *set, const char *name)
+{
+    size_t set_bytes = strlen(set), name_bytes = strlen(name);
+    if (set_bytes > SET_NAME_MAX || name_bytes >= MANIFEST_NAME_BYTES) {
+        return false;
     }
-    return json_object_set_new(*index, key, json_integer(position)) == 0;
+    memcpy(key, set, set_bytes);
+    key[set_bytes] = '/';
+    memcpy(key + set_bytes + 1, name, name_bytes + 1);
+    return true;
 }
 
-static int find_in_index(const json_t *index, const char *key)
+int manifest_find_file(const struct manifest *m, const char *name)
 {
-    const json_t *position = json_object_get(index, key);
-    return position == NULL ? -1 : (int)json_integer_value(position);
-}
-
-static void format_tensor_key(char key[TENSOR_KEY_BYTES], const char *set, const char *name)
-{
-    snprintf(key, TENSOR_KEY_BYTES, "%s/%s", set, name);
+    return find_in_index(&m->file_index, name);
 }
 
 status manifest_add_file(struct manifest *m, const char *name, int64_t bytes, const char *sha256)
 {
-    REQUIRE(file_is_safe_name(name, FILE_SLASHES), STATUS_INTERNAL, "invalid file name '%.300s'",
-            name);
+    REQUIRE(file_is_safe_name(name, MANIFEST_FILE_SLASHES), STATUS_INTERNAL,
+            "invalid file name '%.300s'", name);
     TRY(RESERVE(m->files, m->file_capacity, m->file_count + 1, "the files of a manifest"));
-    REQUIRE(add_to_index(&m->file_index, name, m->file_count), STATUS_INTERNAL,
-            "out of memory for a manifest of %d files", m->file_count);
+    TRY(add_to_index(m, &m->file_index, name, m->file_count));
     struct manifest_file *file = &m->files[m->file_count++];
     snprintf(file->name, sizeof file->name, "%s", name);
     snprintf(file->sha256, sizeof file->sha256, "%s", sha256);
@@ -92,8 +102,7 @@ const struct manifest_tensor *manifest_find_tensor(const struct manifest *m, con
                                                    const char *name)
 {
     char key[TENSOR_KEY_BYTES];
-    format_tensor_key(key, set, name);
-    int i = find_in_index(m->tensor_index, key);
+    int i = format_tensor_key(key, set, name) ? find_in_index(&m->tensor_index, key) : -1;
     return i < 0 ? NULL : &m->tensors[i];
 }
 
@@ -111,12 +120,10 @@ status manifest_add_tensor(struct manifest *m, const char *set, const char *name
     t->set = strdup(set);
     t->name = strdup(name);
     m->tensor_count++;
+    REQUIRE(t->set != NULL && t->name != NULL, STATUS_INTERNAL, "out of memory for %s", name);
     char key[TENSOR_KEY_BYTES];
     format_tensor_key(key, set, name);
-    REQUIRE(t->set != NULL && t->name != NULL &&
-                add_to_index(&m->tensor_index, key, m->tensor_count - 1),
-            STATUS_INTERNAL, "out of memory for %s", name);
-    return STATUS_OK;
+    return add_to_index(m, &m->tensor_index, key, m->tensor_count - 1);
 }
 
 static bool has_shape(const struct manifest_tensor *t, int dimensions, const int64_t *shape)
@@ -134,7 +141,7 @@ status manifest_add_shard(struct manifest *m, const char *set, const char *name,
             name);
     REQUIRE(file_is_safe_name(dataset, GROUP_SLASHES), STATUS_INTERNAL,
             "tensor %s: invalid dataset name '%.300s'", name, dataset);
-    int index = find_in_index(m->file_index, file);
+    int index = manifest_find_file(m, file);
     REQUIRE(index >= 0, STATUS_INTERNAL, "tensor %s: the file %s is not in the manifest", name,
             file);
     struct manifest_tensor *t = (struct manifest_tensor *)manifest_find_tensor(m, set, name);
@@ -182,11 +189,7 @@ static bool is_inside(const struct manifest_tensor *t, const struct manifest_sha
     return true;
 }
 
-/* Formats a fault into reason[MANIFEST_REASON_BYTES] and returns false. */
-static bool report_fault(char *reason, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
-
-static bool report_fault(char *reason, const char *format, ...)
+bool manifest_report_fault(char *reason, const char *format, ...)
 {
     static const char file[] = MANIFEST_FILE ": ";
     va_list arguments;
@@ -216,13 +219,12 @@ bool manifest_lacks_memory(const char *reason)
     return strncmp(reason, memory_fault, MEMORY_FAULT_PREFIX) == 0;
 }
 
-/* Moves the pending error to `reason` and returns false. */
-static bool report_pending(char *reason)
+bool manifest_report_pending(char *reason)
 {
     struct status_note note;
     status_take(&note);
     manifest_report_note(&note, reason);
-    return manifest_lacks_memory(reason) ? false : report_fault(reason, "%s", note.text);
+    return manifest_lacks_memory(reason) ? false : manifest_report_fault(reason, "%s", note.text);
 }
 
 static int compare_rows(const void *a, const void *b)
@@ -273,12 +275,12 @@ static bool check_tensor_tiling(const struct manifest_tensor *t, char *reason)
     for (int i = 0; i < t->shard_count; i++) {
         const struct manifest_shard *s = &t->shards[i];
         if (!is_inside(t, s)) {
-            return report_fault(reason, "%s: a shard lies outside the tensor", t->name);
+            return manifest_report_fault(reason, "%s: a shard lies outside the tensor", t->name);
         }
         covered += s->shape[0] * s->shape[1];
     }
     if (has_overlap(t, &failed)) {
-        return report_fault(reason, "%s: two shards overlap", t->name);
+        return manifest_report_fault(reason, "%s: two shards overlap", t->name);
     }
     if (failed) {
         snprintf(reason, MANIFEST_REASON_BYTES, "%s", memory_fault);
@@ -286,8 +288,8 @@ static bool check_tensor_tiling(const struct manifest_tensor *t, char *reason)
     }
     int64_t total = t->shape[0] * t->shape[1];
     return covered == total ||
-           report_fault(reason, "%s: the shards cover %" PRId64 " of %" PRId64 " elements", t->name,
-                        covered, total);
+           manifest_report_fault(reason, "%s: the shards cover %" PRId64 " of %" PRId64 " elements",
+                                 t->name, covered, total);
 }
 
 int64_t manifest_count_bytes(const struct manifest *m)
@@ -381,8 +383,8 @@ status manifest_to_text(const struct manifest *m, char **out, size_t *out_bytes)
 {
     *out = NULL;
     json_t *document = json_pack(
-        "{s:s, s:i, s:s, s:I, s:I, s:I, s:f, s:o, s:i, s:o*, s:s, s:s, s:o, s:o}", "format", FORMAT,
-        "format_version", MANIFEST_FORMAT_VERSION, "version", m->version, "step",
+        "{s:s, s:i, s:s, s:I, s:I, s:I, s:f, s:o, s:i, s:o*, s:s, s:s, s:o, s:o}", "format",
+        MANIFEST_FORMAT, "format_version", MANIFEST_FORMAT_VERSION, "version", m->version, "step",
         (json_int_t)m->state.step, "samples", (json_int_t)m->state.samples, "tokens",
         (json_int_t)m->state.tokens, "train_seconds", m->state.train_seconds, "spikes",
         manifest_spikes_to_json(&m->state.spikes), "ranks", m->ranks, "dropout_law",
@@ -394,211 +396,13 @@ status manifest_to_text(const struct manifest *m, char **out, size_t *out_bytes)
     size_t body = strlen(plain) - 2; /* without the closing "\n}" */
     char digest[HASH_TEXT_BYTES];
     status result = hash_memory(plain, body, digest);
-    KEEP_FIRST(result, GROW(plain, body + TAIL_BYTES + 1, "a manifest"));
+    KEEP_FIRST(result, GROW(plain, body + MANIFEST_TAIL_BYTES + 1, "a manifest"));
     if (result != STATUS_OK) {
         free(plain);
         return result;
     }
-    snprintf(plain + body, TAIL_BYTES + 1, "%s%s%s", TAIL_START, digest, TAIL_END);
+    snprintf(plain + body, MANIFEST_TAIL_BYTES + 1, MANIFEST_TAIL, digest);
     *out = plain;
-    *out_bytes = body + TAIL_BYTES;
+    *out_bytes = body + MANIFEST_TAIL_BYTES;
     return STATUS_OK;
-}
-
-/* ---- from text ---- */
-
-static bool check_digest(const char *text, size_t bytes, char *reason)
-{
-    size_t body = bytes < TAIL_BYTES ? 0 : bytes - TAIL_BYTES;
-    char digest[HASH_TEXT_BYTES];
-    if (hash_memory(text, body, digest) != STATUS_OK) {
-        return report_pending(reason);
-    }
-    char tail[TAIL_BYTES + 1];
-    snprintf(tail, sizeof tail, "%s%s%s", TAIL_START, digest, TAIL_END);
-    return (bytes >= TAIL_BYTES && memcmp(text + body, tail, TAIL_BYTES) == 0) ||
-           report_fault(reason, "its sha256 does not match: truncated or edited");
-}
-
-static bool is_digest(const char *text)
-{
-    return strlen(text) == HASH_TEXT_BYTES - 1 && strspn(text, "0123456789abcdef") == 64;
-}
-
-static bool parse_files(struct manifest *m, json_t *array, char *reason)
-{
-    for (size_t i = 0; i < json_array_size(array); i++) {
-        const char *name, *sha256;
-        json_int_t bytes;
-        if (json_unpack(json_array_get(array, i), "{s:s, s:I, s:s}", "name", &name, "bytes", &bytes,
-                        "sha256", &sha256) != 0) {
-            return report_fault(reason, "file %zu has no name, bytes or sha256", i);
-        }
-        if (!file_is_safe_name(name, FILE_SLASHES) || bytes < 0 || !is_digest(sha256)) {
-            return report_fault(reason, "file %zu has an invalid name, size or digest", i);
-        }
-        if (find_in_index(m->file_index, name) >= 0) {
-            return report_fault(reason, "the file %s is listed twice", name);
-        }
-        if (manifest_add_file(m, name, bytes, sha256) != STATUS_OK) {
-            return report_pending(reason);
-        }
-    }
-    return true;
-}
-
-/* Parses an array of exactly `count` integers in [0, 2^40]. */
-static bool parse_numbers(json_t *array, int64_t *out, int count)
-{
-    if (!json_is_array(array) || json_array_size(array) != (size_t)count) {
-        return false;
-    }
-    for (int i = 0; i < count; i++) {
-        json_t *value = json_array_get(array, (size_t)i);
-        out[i] = (int64_t)json_integer_value(value);
-        if (!json_is_integer(value) || out[i] < 0 || out[i] > ((int64_t)1 << 40)) {
-            return false;
-        }
-    }
-    return true;
-}
-
-static bool parse_shard(struct manifest *m, json_t *item, const struct manifest_tensor *t,
-                        char *reason)
-{
-    const char *file, *dataset = t->name;
-    json_t *offsets, *shapes;
-    int64_t offset[2], shape[2];
-    if (json_unpack(item, "{s:s, s:o, s:o, s?s}", "file", &file, "offset", &offsets, "shape",
-                    &shapes, "dataset", &dataset) != 0 ||
-        !parse_numbers(offsets, offset, t->dimensions) ||
-        !parse_numbers(shapes, shape, t->dimensions)) {
-        return report_fault(reason, "%s: a shard has no file, offset or shape", t->name);
-    }
-    if (manifest_add_shard(m, t->set, t->name, t->dtype, t->dimensions, t->shape, file, dataset,
-                           offset, shape) != STATUS_OK) {
-        return report_pending(reason);
-    }
-    return true;
-}
-
-static bool parse_tensor(struct manifest *m, json_t *item, char *reason)
-{
-    struct manifest_tensor t = {0};
-    const char *dtype;
-    json_t *shape, *shards;
-    if (json_unpack(item, "{s:s, s:s, s:s, s:o, s:o}", "family", &t.set, "name", &t.name, "dtype",
-                    &dtype, "shape", &shape, "pieces", &shards) != 0) {
-        return report_fault(reason, "a tensor has no family, name, dtype, shape or pieces");
-    }
-    t.dimensions = (int)json_array_size(shape);
-    t.dtype = strcmp(dtype, "bf16") == 0 ? DTYPE_BF16 : DTYPE_F32;
-    if (t.dtype == DTYPE_F32 && strcmp(dtype, "f32") != 0) {
-        return report_fault(reason, "%s: unknown dtype %s", t.name, dtype);
-    }
-    if (t.dimensions < 1 || t.dimensions > 2 || !parse_numbers(shape, t.shape, t.dimensions) ||
-        t.shape[0] < 1 || (t.dimensions == 2 && t.shape[1] < 1) ||
-        (t.dimensions == 2 && t.shape[0] > ((int64_t)1 << 40) / t.shape[1])) {
-        return report_fault(reason, "%s: invalid shape", t.name);
-    }
-    if (json_array_size(shards) == 0) {
-        return report_fault(reason, "%s: its list 'pieces' is empty", t.name);
-    }
-    for (size_t i = 0; i < json_array_size(shards); i++) {
-        if (!parse_shard(m, json_array_get(shards, i), &t, reason)) {
-            return false;
-        }
-    }
-    return true;
-}
-
-static bool parse_lists(struct manifest *m, json_t *document, char *reason)
-{
-    json_t *files = json_object_get(document, "files");
-    json_t *tensors = json_object_get(document, "tensors");
-    if (!json_is_array(files) || !json_is_array(tensors)) {
-        return report_fault(reason, "files or tensors is missing");
-    }
-    if (!parse_files(m, files, reason)) {
-        return false;
-    }
-    for (size_t i = 0; i < json_array_size(tensors); i++) {
-        if (!parse_tensor(m, json_array_get(tensors, i), reason)) {
-            return false;
-        }
-    }
-    return true;
-}
-
-status manifest_merge_rank(struct manifest *m, const char *text)
-{
-    char reason[MANIFEST_REASON_BYTES] = "";
-    json_t *document = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
-    bool good = parse_lists(m, document, reason);
-    json_decref(document);
-    REQUIRE(good, STATUS_INTERNAL, "the manifest of a rank is invalid: %s", reason);
-    return STATUS_OK;
-}
-
-static bool parse_header(struct manifest *m, json_t *document, char *reason)
-{
-    json_int_t step, samples, tokens;
-    const char *version, *fingerprint, *recipe;
-    m->dropout_scheme = 1;
-    if (json_unpack(document, "{s:I, s:I, s:I, s:F, s:i, s?i, s:s, s:s, s:s}", "step", &step,
-                    "samples", &samples, "tokens", &tokens, "train_seconds",
-                    &m->state.train_seconds, "ranks", &m->ranks, "dropout_law", &m->dropout_scheme,
-                    "version", &version, "data_fingerprint", &fingerprint, "recipe",
-                    &recipe) != 0) {
-        return report_fault(reason, "a field is missing or has the wrong type");
-    }
-    m->state.step = step;
-    m->state.samples = samples;
-    m->state.tokens = tokens;
-    m->state.spikes.updated_step = step; /* older checkpoints have no field `spikes` */
-    json_t *spikes = json_object_get(document, "spikes");
-    if (step < 0 || samples < 0 || tokens < 0 || m->ranks < 1 || m->dropout_scheme < 1 ||
-        !(m->state.train_seconds >= 0) ||
-        (spikes != NULL && !manifest_parse_spikes(spikes, step, &m->state.spikes))) {
-        return report_fault(reason, "a number is out of range");
-    }
-    m->version = strdup(version);
-    m->data_fingerprint = strdup(fingerprint);
-    m->recipe = strdup(recipe);
-    bool copied = m->version != NULL && m->data_fingerprint != NULL && m->recipe != NULL;
-    if (!copied) {
-        snprintf(reason, MANIFEST_REASON_BYTES, "%s", memory_fault);
-    }
-    return copied;
-}
-
-/* Checks the format version. It runs before the check of the digest, because a later format may
- * store its digest elsewhere. */
-static bool check_format(json_t *document, char *reason)
-{
-    const char *format = json_string_value(json_object_get(document, "format"));
-    json_t *version = json_object_get(document, "format_version");
-    if (format == NULL || strcmp(format, FORMAT) != 0 || !json_is_integer(version)) {
-        return report_fault(reason, "not a manifest of %s", FORMAT);
-    }
-    json_int_t number = json_integer_value(version);
-    return number == MANIFEST_FORMAT_VERSION ||
-           report_fault(reason,
-                        "format_version %" PRId64 " is not supported, this program reads %d",
-                        (int64_t)number, MANIFEST_FORMAT_VERSION);
-}
-
-bool manifest_parse(const char *text, size_t bytes, struct manifest *out, char *reason)
-{
-    *out = (struct manifest){0};
-    json_error_t error;
-    json_t *document = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
-    if (document == NULL) {
-        return report_fault(reason, "truncated or empty: line %d: %s", error.line, error.text);
-    }
-    bool good = check_format(document, reason) && check_digest(text, bytes, reason) &&
-                parse_header(out, document, reason) && parse_lists(out, document, reason) &&
-                manifest_check_tiling(out, reason);
-    json_decref(document);
-    return good;
 }

@@ -19,6 +19,7 @@
 #include "base/hash.h"
 #include "base/status.h"
 #include "base/tensor.h"
+#include "base/text_map.h"
 #include "trainer/formats/checkpoint/state.h"
 
 enum { MANIFEST_FORMAT_VERSION = 1, MANIFEST_REASON_BYTES = 512 };
@@ -64,8 +65,9 @@ struct manifest {
     struct manifest_tensor *tensors;
     int tensor_count;
     int64_t tensor_capacity;
-    /* Indices of the files by name and of the tensors by "set/name". */
-    struct json_t *file_index, *tensor_index;
+    /* Indices of the files by name and of the tensors by "set/name", and the texts of the keys. */
+    struct text_map file_index, tensor_index;
+    struct text_store index_keys;
 };
 
 /* manifest_destroy - free all members; accepts a manifest that is all zero. */
@@ -75,6 +77,9 @@ void manifest_destroy(struct manifest *m);
  *
  * Errors    STATUS_INTERNAL out of memory, or the name is invalid */
 status manifest_add_file(struct manifest *m, const char *name, int64_t bytes, const char *sha256);
+
+/* manifest_find_file - return the index of a file in m->files; -1 if it does not exist. */
+int manifest_find_file(const struct manifest *m, const char *name);
 
 /* manifest_add_tensor - add a tensor without shards. manifest_add_shard adds missing tensors too.
  *

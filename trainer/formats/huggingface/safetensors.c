@@ -16,7 +16,7 @@
 #include "base/file.h"
 #include "base/memory.h"
 #include "base/tensor.h"
-#include "trainer/formats/huggingface/json_members.h"
+#include "trainer/formats/json/json_members.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "elements are read without a byte swap");
 

@@ -7,9 +7,10 @@
 #include "tests/linear_time.h"
 #include "trainer/formats/checkpoint/manifest.h"
 
-enum { TENSORS = 25000, SPLIT = 20000 };
+enum { TENSOR_COUNT = 25000, SPLIT = 20000 };
 
-static const char digest[] = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+#define DIGEST "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+static const char digest[] = DIGEST;
 static const int64_t shape[2] = {4, 6}, start[2] = {0, 0};
 
 static status add_shard(const char *set, const char *name, const char *dataset)
@@ -129,6 +130,109 @@ static void test_dtypes(void)
     free(text);
 }
 
+/* Checks a manifest with these lists of files and tensors. "<NUL>" stands for NUL bytes. fault:
+ * NULL, or a part of the reason. */
+static void check_lists(const char *lists, const char *fault)
+{
+    static const char header[] =
+        "{\"format\": \"bireme-checkpoint\", \"format_version\": 1, \"version\": \"test\", "
+        "\"step\": 1, \"samples\": 2, \"tokens\": 3, \"train_seconds\": 4.5, \"ranks\": 1, "
+        "\"recipe\": \"\", \"data_fingerprint\": \"\"";
+    char text[4096], hash[HASH_TEXT_BYTES], reason[MANIFEST_REASON_BYTES] = "";
+    int bytes = snprintf(text, sizeof text, "%s, %s", header, lists);
+    char *zero = strstr(text, "<NUL>");
+    if (zero != NULL) {
+        memset(zero, 0, strlen("<NUL>"));
+    }
+    CHECK_OK(hash_memory(text, (size_t)bytes, hash));
+    bytes +=
+        snprintf(text + bytes, sizeof text - (size_t)bytes, ",\n \"sha256\": \"%s\"\n}\n", hash);
+    struct manifest m;
+    bool good = manifest_parse(text, (size_t)bytes, &m, reason);
+    if (good != (fault == NULL) || (!good && strstr(reason, fault) == NULL)) {
+        fprintf(stderr, "%s: expected %s, found %s\n", lists, fault == NULL ? "no fault" : fault,
+                good ? "no fault" : reason);
+        exit(1);
+    }
+    CHECK(!good || (m.file_count == 1 && m.tensor_count == 1 && m.files[0].bytes == 7));
+    manifest_destroy(&m);
+}
+
+#define FILE_ITEM "\"name\": \"a.h5\", \"bytes\": 7, \"sha256\": \"" DIGEST "\""
+#define FILES "\"files\": [{" FILE_ITEM "}]"
+#define SHARD "\"file\": \"a.h5\", \"offset\": [0, 0], \"shape\": [4, 6]"
+#define TENSOR "\"family\": \"model\", \"name\": \"x\", \"dtype\": \"f32\""
+#define TENSORS "\"tensors\": [{" TENSOR ", \"shape\": [4, 6], \"pieces\": [{" SHARD "}]}]"
+#define WITH_SHARD(text)                                                                           \
+    FILES ", \"tensors\": [{" TENSOR ", \"shape\": [4, 6], \"pieces\": [" text "]}]"
+#define WITH_SHAPE(text)                                                                           \
+    FILES ", \"tensors\": [{" TENSOR ", \"shape\": " text ", \"pieces\": [{" SHARD "}]}]"
+
+/* The fields of an item may have any order, and unknown fields are skipped. */
+static void test_list_order(void)
+{
+    check_lists(FILES ", " TENSORS, NULL);
+    check_lists(TENSORS ", " FILES, NULL);
+    check_lists("\"files\":[ {\"new\": [{\"a\": [\"}\", 1e3]}], " FILE_ITEM "} ]," TENSORS, NULL);
+    check_lists(FILES ", \"tensors\": [{\"pieces\": [{" SHARD "}], \"shape\": [4, 6], " TENSOR "}]",
+                NULL);
+    check_lists(FILES ", \"t\\u0065nsors\": [{" TENSOR
+                      ", \"sh\\u0061pe\": [4, 6], \"pieces\": [{" SHARD "}]}]",
+                NULL);
+}
+
+static void test_bad_lists(void)
+{
+    check_lists(FILES, "files or tensors is missing");
+    check_lists(FILES ", \"tensors\": {}", "files or tensors is missing");
+    check_lists(FILES ", " TENSORS ", " FILES, "'files' occurs twice");
+    check_lists(FILES ", " TENSORS ", \"step\": 1", "'step' occurs twice");
+    check_lists("\"files\": [{" FILE_ITEM "}, {" FILE_ITEM "}], " TENSORS, "listed twice");
+    check_lists("\"files\": [{" FILE_ITEM ", \"bytes\": 7}], " TENSORS, "'bytes' occurs twice");
+    check_lists("\"files\": [{" FILE_ITEM "},], " TENSORS, "not a JSON object");
+    check_lists("\"files\": [{" FILE_ITEM "} {" FILE_ITEM "}], " TENSORS, "',' expected");
+    check_lists("\"files\": [{" FILE_ITEM "]], " TENSORS, "expected");
+    check_lists("\"files\": [1], " TENSORS, "not a JSON object");
+    check_lists("\"files\": [{}], " TENSORS, "file 0 has no name");
+    check_lists("\"files\": [{" FILE_ITEM "}, " TENSORS, "too early");
+    check_lists("\"files\": [{\"new\": 01, " FILE_ITEM "}], " TENSORS, "line 1");
+    check_lists(FILES ", \"tensors\": [<NUL>]", "not a JSON object");
+    check_lists("\"files\": [{\"new\": \"<NUL>\", " FILE_ITEM "}], " TENSORS,
+                "a control character");
+    check_lists(WITH_SHARD(""), "'pieces' is empty");
+    check_lists(WITH_SHARD("{" SHARD ", \"dataset\": 1}"), "no file, offset or shape");
+    check_lists(WITH_SHARD("{" SHARD ", \"file\": \"a.h5\"}"), "'file' occurs twice");
+    check_lists(WITH_SHARD("{" SHARD ", \"dataset\": \"../x\"}"), "invalid dataset name");
+    check_lists(WITH_SHARD("{" SHARD "}, {" SHARD "}"), "two shards overlap");
+}
+
+static void test_bad_shapes(void)
+{
+    static const char *const shapes[] = {"[-1, 6]",
+                                         "[4, 6, 1]",
+                                         "[0, 6]",
+                                         "[4.0, 6]",
+                                         "[4e0, 6]",
+                                         "[]",
+                                         "[\"4\"]",
+                                         "[null]",
+                                         "[[4, 6]]",
+                                         "[4, 6.]",
+                                         "[04, 6]",
+                                         "[4 6]",
+                                         "[4, 6,]",
+                                         "[1099511627777]",
+                                         "[1099511627776, 2]",
+                                         "[99999999999999999999]"};
+    check_lists(WITH_SHAPE("[4, 6]"), NULL);
+    check_lists(WITH_SHAPE("4"), "a tensor has no family, name, dtype, shape");
+    for (int i = 0; i < COUNT(shapes); i++) {
+        char lists[2048];
+        snprintf(lists, sizeof lists, WITH_SHAPE("%s"), shapes[i]);
+        check_lists(lists, i < 9 || i == 13 || i == 14 ? "x: invalid shape" : "line 1 column");
+    }
+}
+
 /* Returns the processor time of reading a manifest of `count` tensors, each in its own file. */
 static double time_manifest(int count)
 {
@@ -187,6 +291,9 @@ int main(void)
     test_names();
     test_tiling();
     test_dtypes();
-    check_linear_time("manifest", time_manifest, TENSORS);
+    test_list_order();
+    test_bad_lists();
+    test_bad_shapes();
+    check_linear_time("manifest", time_manifest, TENSOR_COUNT);
     return 0;
 }

@@ -1,4 +1,4 @@
-#include "trainer/formats/huggingface/json_members.h"
+#include "trainer/formats/json/json_members.h"
 
 #include <jansson.h>
 #include <string.h>
@@ -6,6 +6,7 @@
 #include "base/utf8.h"
 
 enum { TEXT_LIMIT_BYTES = 4096 }; /* of a text that is decoded, with its escapes */
+enum { SHORT_DIGITS = 16 };       /* an integer with at most as many digits needs no jansson */
 
 /* Raises an error at the position `at`. */
 static status raise_at(const struct json_members *m, size_t at, const char *reason)
@@ -23,8 +24,8 @@ static status raise_at(const struct json_members *m, size_t at, const char *reas
 
 static void skip_blanks(struct json_members *m)
 {
-    while (m->at < m->bytes && strchr(" \t\r\n", m->text[m->at]) != NULL &&
-           m->text[m->at] != '\0') {
+    while (m->at < m->bytes && (m->text[m->at] == ' ' || m->text[m->at] == '\n' ||
+                                m->text[m->at] == '\t' || m->text[m->at] == '\r')) {
         m->at++;
     }
 }
@@ -155,6 +156,84 @@ status json_members_read(struct json_members *m, size_t limit_bytes, json_t **ou
                         is_cut ? "the value is too long" : error.text);
     }
     m->at += end;
+    return STATUS_OK;
+}
+
+static bool is_digit(const struct json_members *m, size_t at)
+{
+    return at < m->bytes && m->text[at] >= '0' && m->text[at] <= '9';
+}
+
+/* Reads an integer without a sign and with few digits. Returns false for any other value. */
+static bool read_short_integer(struct json_members *m, int64_t *out)
+{
+    size_t at = m->at;
+    int64_t value = 0;
+    while (is_digit(m, at) && at - m->at < SHORT_DIGITS) {
+        value = 10 * value + (m->text[at++] - '0');
+    }
+    bool has_zeros = at - m->at > 1 && m->text[m->at] == '0';
+    if (at == m->at || has_zeros || at == m->bytes || is_digit(m, at) || m->text[at] == '.' ||
+        m->text[at] == 'e' || m->text[at] == 'E') {
+        return false;
+    }
+    m->at = at;
+    *out = value;
+    return true;
+}
+
+status json_members_read_integer(struct json_members *m, int64_t *out, bool *is_integer)
+{
+    json_t *value;
+    skip_blanks(m);
+    *is_integer = true;
+    if (read_short_integer(m, out)) {
+        return STATUS_OK;
+    }
+    TRY(json_members_read(m, m->bytes, &value));
+    *is_integer = json_is_integer(value);
+    *out = json_integer_value(value);
+    json_decref(value);
+    return STATUS_OK;
+}
+
+status json_members_begin_list(struct json_members *m)
+{
+    m->is_after_a_value = false;
+    return read_character(m, '[');
+}
+
+status json_members_next_item(struct json_members *m, bool *has_item)
+{
+    *has_item = !json_members_is_next(m, ']');
+    if (!*has_item) {
+        m->at++;
+        m->is_after_a_value = true; /* in the outer object or list */
+        return STATUS_OK;
+    }
+    TRY(m->is_after_a_value ? read_character(m, ',') : STATUS_OK);
+    m->is_after_a_value = true;
+    return STATUS_OK;
+}
+
+status json_members_skip_list(struct json_members *m, size_t *begin)
+{
+    size_t unused;
+    skip_blanks(m);
+    *begin = m->at;
+    TRY(read_character(m, '['));
+    for (int64_t depth = 1; depth > 0;) {
+        if (m->at == m->bytes) {
+            return raise_at(m, m->at, "the text ends too early");
+        }
+        char c = m->text[m->at];
+        if (c == '"') {
+            TRY(read_quoted(m, &unused, &unused));
+            continue;
+        }
+        depth += (c == '[' || c == '{') - (c == ']' || c == '}');
+        m->at++;
+    }
     return STATUS_OK;
 }
 

@@ -271,6 +271,11 @@ bool file_is_folder(const char *path)
     return stat(path, &about) == 0 && S_ISDIR(about.st_mode);
 }
 
+bool file_is_lock_unsupported(int error)
+{
+    return error == ENOLCK || error == EOPNOTSUPP || error == ENOSYS || error == EINVAL;
+}
+
 bool file_is_at_path(int file, const char *path)
 {
     struct stat opened, named;

@@ -70,6 +70,10 @@ bool file_exists(const char *path);
 /* file_is_folder - return whether the path is a folder, or a symbolic link to one. */
 bool file_is_folder(const char *path);
 
+/* file_is_lock_unsupported - return whether this errno of flock means that the file system has no
+ * locks: ENOLCK (NFS without a lock service), EOPNOTSUPP, ENOSYS or EINVAL. */
+bool file_is_lock_unsupported(int error);
+
 /* file_is_at_path - return whether the open file or folder still has this path, and was not
  * removed, renamed or replaced. */
 bool file_is_at_path(int file, const char *path);

@@ -9,6 +9,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/file.h"
+
 enum {
     DIMENSIONS_MAX = 8,
     NAME_LIMIT = 1024,
@@ -99,6 +101,19 @@ static bool has_checked_metadata(int descriptor)
            memcmp(head, signature, sizeof signature) == 0 && head[sizeof signature] >= 2;
 }
 
+/* Disables the locks of HDF5 if the last call failed because the file system has no locks. HDF5
+ * itself continues without locks only after ENOSYS. */
+static bool disable_missing_locks(hid_t access)
+{
+    (void)h5file_reason();
+#if H5_VERSION_GE(1, 10, 7)
+    return file_is_lock_unsupported(reason_errno) && H5Pset_file_locking(access, 0, 1) >= 0;
+#else
+    (void)access;
+    return false;
+#endif
+}
+
 static status open_file(const char *path, bool need_checked, hid_t *out)
 {
     *out = H5I_INVALID_HID;
@@ -125,6 +140,9 @@ static status open_file(const char *path, bool need_checked, hid_t *out)
     REQUIRE(access >= 0, STATUS_INTERNAL, "HDF5: %s", h5file_reason());
     H5Pset_fclose_degree(access, H5F_CLOSE_STRONG);
     hid_t file = H5Fopen(path, H5F_ACC_RDONLY, access);
+    if (file < 0 && disable_missing_locks(access)) {
+        file = H5Fopen(path, H5F_ACC_RDONLY, access);
+    }
     if (file < 0) {
         char why[sizeof reason];
         snprintf(why, sizeof why, "%s", h5file_reason());
@@ -167,6 +185,10 @@ status h5file_create(const char *path, hid_t *out)
                H5Pset_fclose_degree(access, H5F_CLOSE_STRONG) >= 0 &&
                H5Pset_obj_track_times(creation, 0) >= 0;
     hid_t file = set ? H5Fcreate(path, H5F_ACC_EXCL, creation, access) : H5I_INVALID_HID;
+    if (set && file < 0 && disable_missing_locks(access)) {
+        remove_earlier(path); /* the first call has created an empty file */
+        file = H5Fcreate(path, H5F_ACC_EXCL, creation, access);
+    }
     char why[sizeof reason];
     snprintf(why, sizeof why, "%s", file < 0 ? h5file_reason() : "");
     H5Pclose(access);

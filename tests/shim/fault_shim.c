@@ -18,6 +18,8 @@
  *   FAULT_CLOCK   seconds by which the real-time clock jumps, alternately forwards and backwards
  *   FAULT_SPEED   factor by which the monotonic clock is faster than time, and by which waits for
  *                 a condition variable with this clock are shorter
+ *   FAULT_LOCKS   ENOLCK (as NFS without a lock service) or EOPNOTSUPP or ENOSYS (as Lustre without
+ *                 the option flock): every flock fails with this error
  *   FAULT_THREADS largest number of threads besides the main thread
  *
  * Calls with a path count by this path, calls with a descriptor by the path of its open.
@@ -34,6 +36,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/time.h>
@@ -308,6 +311,20 @@ DEFINE_PATH_CALL(remove)
     }
 DEFINE_STATVFS(statvfs, statvfs)
 DEFINE_STATVFS(statvfs64, statvfs64)
+
+/* A file system without locks. FAULT_DIR is not used. */
+int flock(int file, int operation)
+{
+    NEXT(int, "flock", int, int)
+    const char *error = getenv("FAULT_LOCKS");
+    if (error == NULL || (operation & ~LOCK_NB) == LOCK_UN) {
+        return next(file, operation);
+    }
+    errno = strcmp(error, "EOPNOTSUPP") == 0 ? EOPNOTSUPP
+            : strcmp(error, "ENOSYS") == 0   ? ENOSYS
+                                             : ENOLCK;
+    return -1;
+}
 
 /* ---- the clock ---- */
 

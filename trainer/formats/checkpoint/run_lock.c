@@ -48,17 +48,12 @@ static void read_holder(int file, char holder[HOLDER_BYTES])
     }
 }
 
-static bool is_lock_unsupported(int error)
-{
-    return error == ENOSYS || error == EOPNOTSUPP || error == ENOLCK || error == EINVAL;
-}
-
 static status wait_for_lock(int file, const char *path, double wait_seconds)
 {
     double start = clock_seconds();
     while (flock(file, LOCK_EX | LOCK_NB) != 0) {
         int error = errno;
-        if (is_lock_unsupported(error)) {
+        if (file_is_lock_unsupported(error)) {
             log_warning("LOCK",
                         "%s: this file system does not support locks (%s); make sure that no "
                         "other job uses the folder",

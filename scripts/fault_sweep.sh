@@ -1,13 +1,16 @@
 #!/bin/bash
 # Lets every file call of a save fail once, in every layout, and checks that no checkpoint is lost.
 #
-#   scripts/fault_sweep.sh [--sample N] [--seed S] [--seconds T] [--only TEXT] [FOLDER]
+#   scripts/fault_sweep.sh [--sample N | --functions] [--seed S] [--seconds T] [--only TEXT]
+#                          [FOLDER]
 #   scripts/fault_sweep.sh --direct [--only TEXT] [FOLDER]
 #
 #   --direct     all faults of a case in one start (tests/trainer/train/save_faults.c): no rank is
 #                killed, but the folder is copied before each call, and each copy is opened as at
 #                the next start of a job. Exit codes and messages are not checked
 #   --sample N   try one of N faults, chosen by the seed (default: 1, all)
+#   --functions  try each fault at one call of each function (mkdir, write, rename, ...), chosen by
+#                the seed among the calls of both ranks
 #   --seed S     seed of the sample (default: from the commit)
 #   --seconds T  omit the faults that are not tried after about T seconds, and print their number
 #   --only TEXT  only the cases with this text in their name, for example "zero_1 async"
@@ -31,12 +34,13 @@
 set -u
 cd "$(dirname "$0")/.." || exit 1
 source_folder=$PWD
-sample=1 seconds='' only='' direct='' build=build timeout=${BIREME_SWEEP_TIMEOUT:-120}
+sample=1 functions='' seconds='' only='' direct='' build=build timeout=${BIREME_SWEEP_TIMEOUT:-120}
 # The first digits of the commit; a fixed number outside a repository.
 seed=$((16#$(git rev-parse --short=7 HEAD 2>/dev/null || echo 5eed)))
 while [ $# -gt 0 ]; do
     case $1 in
     --sample) sample=$2 && shift 2 ;;
+    --functions) functions=1 && shift ;;
     --seed) seed=$2 && shift 2 ;;
     --seconds) seconds=$2 && shift 2 ;;
     --only) only=$2 && shift 2 ;;
@@ -142,6 +146,24 @@ is_chosen() {
     [ $(((seed + number * 7919) % sample)) = 0 ]
 }
 
+# list_calls FAULT: print the calls for this fault as lines "RANK CALL FUNCTION". With --functions
+# it prints one call of each function.
+list_calls() {
+    local seed_of_fault
+    seed_of_fault=$(cksum <<<"$seed $layout $mode $1" | cut -d' ' -f1)
+    sed 's/^/0 /' calls-0 | cat - <(sed 's/^/1 /' calls-1) |
+        awk -v short="$([ "$1" != short ] || echo 1)" -v functions="$functions" \
+            -v seed="$seed_of_fault" '
+            short && $3 !~ /write$/ { next }
+            !functions { print $1, $2, $3 }
+            { calls[$3, count[$3]++] = $1 " " $2 " " $3 }
+            END {
+                for (name in count) {
+                    if (functions) print calls[name, seed % count[name]]
+                }
+            }'
+}
+
 # direct_case LAYOUT MODE SETTING...: all faults of a case in one start, in a separate folder.
 direct_case() {
     local begin=$SECONDS layout=$1 mode=$2 code=0 words
@@ -167,7 +189,7 @@ direct_case() {
 
 # sweep_case LAYOUT MODE SETTING...: all faults of a case, in a separate folder.
 sweep_case() {
-    local begin=$SECONDS rank at call fault counts='' tried omitted=0 effective=0
+    local begin=$SECONDS rank at fault counts='' tried omitted=0 effective=0
     layout=$1 mode=$2
     shift 2
     settings=("$@" checkpoint.async="$([ "$mode" = async ] && echo true || echo false)")
@@ -197,18 +219,15 @@ sweep_case() {
     local first=$SECONDS
     for fault in kill enospc eio short; do
         tried=0
-        for rank in 0 1; do
-            while read -r at call _; do
-                [ $fault != short ] || [[ $call == *write ]] || continue
-                is_chosen || continue
-                if [ -n "$seconds" ] && [ $((SECONDS - first)) -ge "$case_seconds" ]; then
-                    omitted=$((omitted + 1))
-                    continue
-                fi
-                try_fault $fault "$at" $rank
-                tried=$((tried + 1))
-            done <calls-$rank
-        done
+        while read -r rank at _; do
+            [ -n "$functions" ] || is_chosen || continue
+            if [ -n "$seconds" ] && [ $((SECONDS - first)) -ge "$case_seconds" ]; then
+                omitted=$((omitted + 1))
+                continue
+            fi
+            try_fault $fault "$at" "$rank"
+            tried=$((tried + 1))
+        done < <(list_calls $fault)
         counts+="$tried "
         # A SIGKILL at a call that is reached ends the job. Some calls are not reached in each run.
         [ $fault != kill ] || [ $tried -lt 3 ] || [ $effective -gt 0 ] ||
@@ -220,7 +239,9 @@ sweep_case() {
 }
 
 run_bireme 0 train recipe.yaml run_dir="$folder/base" checkpoint.every=0
-echo "fault_sweep: one of $sample faults, seed $seed, commit $(git -C "$source_folder" rev-parse \
+part="one of $sample faults"
+[ -z "$functions" ] || part='one call of each function'
+echo "fault_sweep: $part, seed $seed, commit $(git -C "$source_folder" rev-parse \
     --short HEAD 2>/dev/null || echo unknown)"
 echo 'layout mode calls_0 calls_1 kill enospc eio short omitted seconds'
 method=sweep started=0

@@ -8,6 +8,7 @@
 
 #include "kernels/fp8.h"
 #include "kernels/kernels.h"
+#include "kernels/preference_loss.h"
 
 /* control_clip_factor adds this number to the norm, which may be 0, before it divides. */
 #define CLIP_DIVISION_GUARD 1e-6
@@ -61,6 +62,7 @@
     X(control_decide_update)                                                                       \
     X(op_loss_stats)                                                                               \
     X(head_loss_run)                                                                               \
+    X(preference_loss_run)                                                                         \
     X(op_add)                                                                                      \
     X(op_cast)
 

@@ -46,7 +46,8 @@ trainer/logging: base base/device
 trainer/logging/report: base base/input trainer/recipe
 trainer/model: base base/device base/thread kernels/kernels.h kernels/fp8.h comm/comm.h
   trainer/recipe/model_choices.h
-trainer/objective: base base/device kernels/kernels.h comm/comm.h datasets/loader/batch.h
+trainer/objective: base base/device kernels/kernels.h kernels/preference_loss.h
+  kernels/preference_terms.h comm/comm.h datasets/loader/batch.h
 trainer/optimizer: base kernels/kernels.h comm trainer/recipe/recipe.h trainer/model
   trainer/objective
 trainer/setup: base base/device base/thread kernels/kernels.h kernels/fp8.h comm

@@ -68,6 +68,11 @@ struct batch_preference_pairs {
     const int32_t *shared_prefix_offsets;
     /* [2 B] log-probabilities of both responses by the reference model; NULL: unknown */
     const double *reference_logps;
+    /* The tokens of the responses, for the language model head; NULL: a task head. R rows of the
+     * batch have a target, in the order of the responses; batch_list_targets writes the arrays */
+    const int32_t *first_targets; /* [2 B + 1] first of them of each response, and R */
+    const int32_t *target_rows;   /* [R] their numbers in the batch */
+    const int32_t *target_ids;    /* [R] id to predict at each of them */
 };
 
 /* The sources of the targets: the inputs of the encoder. */
@@ -121,3 +126,9 @@ struct batch {
 };
 
 enum { BATCH_IGNORED = -100 };
+
+/* batch_list_targets - list the rows of preference pairs that have a target.
+ *
+ * Shapes    first int32 [2 B + 1];  rows, ids int32 [R], R <= N, as in struct
+ *           batch_preference_pairs. Prompt rows that a pair does not share have no target */
+void batch_list_targets(const struct batch *b, int32_t *first, int32_t *rows, int32_t *ids);

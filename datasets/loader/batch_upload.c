@@ -10,7 +10,7 @@
 #include "base/memory.h"
 
 /* One slot is read while the other one is filled. */
-enum { SLOTS = 2, ARRAYS = 15 };
+enum { SLOTS = 2, ARRAYS = 19, ROW_ARRAYS = 15 };
 
 struct slot {
     struct mirror memory;
@@ -38,7 +38,12 @@ static void list_arrays(const struct batch *b, struct array out[ARRAYS])
 {
     bool has_sentences = b->kind == BATCH_SENTENCE_PAIRS, is_task = b->kind == BATCH_TASK;
     bool has_pairs = b->kind == BATCH_PREFERENCE_PAIRS, has_sources = b->kind == BATCH_SEQ2SEQ;
+    const int32_t *first_targets = has_pairs ? b->preference_pairs.first_targets : NULL;
+    int64_t targets = first_targets != NULL ? first_targets[2 * b->sequences] : 0;
     const struct array all[ARRAYS] = {
+        /* doubles first, for their alignment */
+        {offsetof(struct batch, preference_pairs.reference_logps),
+         first_targets != NULL ? 4 * b->sequences : 0},
         {offsetof(struct batch, inputs), b->rows},
         {offsetof(struct batch, targets), b->rows},
         {offsetof(struct batch, positions), b->rows},
@@ -52,6 +57,10 @@ static void list_arrays(const struct batch *b, struct array out[ARRAYS])
         {offsetof(struct batch, task.float_labels), is_task ? b->task.label_count : 0},
         {offsetof(struct batch, preference_pairs.shared_prefix_offsets),
          has_pairs ? 2 * b->sequences : 0},
+        {offsetof(struct batch, preference_pairs.first_targets),
+         first_targets != NULL ? 2 * b->sequences + 1 : 0},
+        {offsetof(struct batch, preference_pairs.target_rows), targets},
+        {offsetof(struct batch, preference_pairs.target_ids), targets},
         {offsetof(struct batch, source.inputs), has_sources ? b->source.rows : 0},
         {offsetof(struct batch, source.positions), has_sources ? b->source.rows : 0},
         {offsetof(struct batch, source.cu_rows), has_sources ? b->segments + 1 : 0},
@@ -59,7 +68,7 @@ static void list_arrays(const struct batch *b, struct array out[ARRAYS])
     memcpy(out, all, sizeof all);
 }
 
-/* Elements of all arrays are int32_t or float. */
+/* Elements of all arrays are int32_t or float, or a double that counts as two elements. */
 static const void *get_pointer(const struct batch *b, const struct array *a)
 {
     const void *pointer;
@@ -73,11 +82,12 @@ static void set_pointer(struct batch *b, const struct array *a, const void *poin
 }
 
 /* Returns the bytes of all arrays of a batch. An array has at most one element per row, or one
- * more. Labels are the only exception: an example with one row may have two. A batch with such
- * labels lacks other arrays, so it fits too. */
+ * more. The exceptions are labels, of which an example with one row may have two, and the
+ * log-probabilities of preference pairs. Batches with these arrays lack many others, so they fit
+ * too. */
 static size_t compute_slot_bytes(int64_t rows)
 {
-    return ARRAYS * ((size_t)rows + 1) * sizeof(int32_t);
+    return ROW_ARRAYS * ((size_t)rows + 1) * sizeof(int32_t);
 }
 
 size_t batch_upload_bytes(enum device_kind kind, int64_t rows)

@@ -69,7 +69,7 @@ struct slot_array {
     size_t element_bytes;
 };
 
-enum { SLOT_ARRAYS = 18 };
+enum { SLOT_ARRAYS = 21 };
 
 #define SLOT_ARRAY(name, elements)                                                                 \
     {                                                                                              \
@@ -82,6 +82,7 @@ static void list_slot_arrays(const struct loader_options *o, struct slot_array o
 {
     int64_t batch = o->micro_sequences, rows = compute_slot_rows(o);
     bool pairs = loader_is_preference(o), task = loader_is_task(o);
+    bool responses = pairs && !o->head_reads_responses;
     bool answer = o->kind == EXAMPLE_ANSWER, seq2seq = loader_is_seq2seq(o);
     bool masked = loader_is_masked(o), examples = task || masked;
     int64_t outputs = examples ? loader_max_predictions(o) : pairs ? 2 : 0; /* per sample */
@@ -93,6 +94,9 @@ static void list_slot_arrays(const struct loader_options *o, struct slot_array o
         SLOT_ARRAY(positions, rows),
         SLOT_ARRAY(cu_rows, rows + 1),
         SLOT_ARRAY(shared_prefix_offsets, pairs ? 2 * batch : 0),
+        SLOT_ARRAY(first_targets, responses ? 2 * batch + 1 : 0),
+        SLOT_ARRAY(target_rows, responses ? rows : 0),
+        SLOT_ARRAY(target_ids, responses ? rows : 0),
         SLOT_ARRAY(token_type_ids, examples ? rows : 0),
         SLOT_ARRAY(output_rows, batch * outputs),
         SLOT_ARRAY(example_rows, task || pairs ? batch + 1 : 0),

@@ -350,10 +350,16 @@ static status fill_preferences(struct loader *l, struct loader_slot *s)
                    2 * sizeof *s->reference_logps);
         }
     }
-    s->batch.outputs = l->options.head_reads_responses
-                           ? (struct batch_outputs){s->batch.outputs.count, s->output_rows, NULL,
-                                                    s->example_rows, 0}
-                           : (struct batch_outputs){0};
+    if (l->options.head_reads_responses) {
+        s->batch.outputs = (struct batch_outputs){s->batch.outputs.count, s->output_rows, NULL,
+                                                  s->example_rows, 0};
+        return STATUS_OK;
+    }
+    s->batch.outputs = (struct batch_outputs){0};
+    s->batch.preference_pairs.first_targets = s->first_targets;
+    s->batch.preference_pairs.target_rows = s->target_rows;
+    s->batch.preference_pairs.target_ids = s->target_ids;
+    batch_list_targets(&s->batch, s->first_targets, s->target_rows, s->target_ids);
     return STATUS_OK;
 }
 

@@ -23,8 +23,9 @@ struct loader_slot {
     int32_t *dataset_rows;   /* answer */
     float *float_labels;     /* tasks */
     int64_t *samples;
-    double *reference_logps;                                    /* preference pairs */
-    int32_t *shared_prefix_offsets;                             /* preference pairs */
+    double *reference_logps;                           /* preference pairs */
+    int32_t *shared_prefix_offsets;                    /* preference pairs */
+    int32_t *first_targets, *target_rows, *target_ids; /* preference pairs without a task head */
     int32_t *source_inputs, *source_positions, *source_cu_rows; /* seq2seq */
 };
 

@@ -96,6 +96,9 @@ static inline void cpu_transpose(float *out, const float *in, int64_t stride, in
 /* cpu_head_loss_run - implement head_loss_run for all instruction sets. */
 __typeof__(head_loss_run) cpu_head_loss_run;
 
+/* cpu_preference_loss_run - implement preference_loss_run for all instruction sets. */
+__typeof__(preference_loss_run) cpu_preference_loss_run;
+
 /* roofline_measure - implement kernels_roofline on the CPU. */
 __typeof__(kernels_roofline) roofline_measure;
 

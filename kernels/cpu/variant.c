@@ -72,6 +72,7 @@ const struct cpu_variant CPU(variant) = {
             .control_decide_update = CPU(control_decide_update),
             .op_loss_stats = CPU(op_loss_stats),
             .head_loss_run = cpu_head_loss_run,
+            .preference_loss_run = cpu_preference_loss_run,
             .op_add = CPU(op_add),
             .op_cast = CPU(op_cast),
             .roofline = roofline_measure,

@@ -457,6 +457,29 @@ template <> struct with_copies<cuda_head_loss_run> {
     }
 };
 
+template <> struct with_copies<cuda_preference_loss_run> {
+    static status call(struct kernels *k, double *sums, float *row_scales, double *logps,
+                       const struct preference_rows *rows,
+                       const struct preference_settings *settings)
+    {
+        struct preference_rows r = *rows;
+        operand_copies copies(k->device, k->stream);
+        copies.add(sums, PREFERENCE_SUMS);
+        copies.add(row_scales, r.rows);
+        copies.add(logps, RESPONSES * r.pairs);
+        copies.add(r.first, RESPONSES * r.pairs + 1);
+        copies.add(r.losses, r.rows);
+        copies.add(r.entropies, r.rows);
+        copies.add(r.mean_logits, r.rows);
+        copies.add(r.argmax, r.rows);
+        copies.add(r.targets, r.rows);
+        copies.add(r.reference, RESPONSES * r.pairs);
+        copies.add(r.gradients, r.gradient_count);
+        return copies.run(
+            [&] { return cuda_preference_loss_run(k, sums, row_scales, logps, &r, settings); });
+    }
+};
+
 template <> struct with_copies<cuda_op_add> {
     static status call(struct kernels *k, float *to, const float *from, int64_t count)
     {

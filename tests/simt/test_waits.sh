@@ -2,7 +2,7 @@
 # Tests that an emulated GPU has work after each wait of the host between two steps.
 # usage: test_waits.sh PART; ctest sets BIREME_PROGRAM (CPU), BIREME_SIMT and BIREME_SOURCE_DIR
 # ctest: name simt_train
-# ctest: parts waits head_waits
+# ctest: parts waits head_waits dpo_waits
 # ctest: timeout 300
 # shellcheck disable=SC2034,SC2086,SC2154 # settings are words; tiny_training.sh shares variables
 source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
@@ -74,6 +74,29 @@ regress {"text": "%s %s %s", "label": %d.5}
 answer {"question": "%s", "context": "red %s %s", "answer": "red", "answer_start": 0}
 reward {"prompt": "%s ", "chosen": "%s", "rejected": "%s ", "else": %d}
 END
+}
+
+# Kernels compute the losses of preference pairs. `none` adds no setting. All losses equal the
+# losses of the CPU.
+test_dpo_waits() {
+    local setting pairs='model.init_from=base/final batch.global_size=4 batch.micro_size=2
+        model.dropout=0' few='train.max_steps=3 evaluate.every=2 schedule.warmup_steps=1
+        checkpoint.every=0'
+    run_bireme 0 train recipe.yaml run_dir=base train.device=cpu train.max_steps=2 \
+        schedule.warmup_steps=0 evaluate.every=0 checkpoint.every=0
+    write_rows '{"prompt": "%s ", "chosen": "%s", "rejected": "%s ", "else": %d}'
+    run_bireme 0 prepare --objective dpo --tokenizer tokenizer --input rows.jsonl --output dpo \
+        --validation-fraction 0.2 --sequence-length 32
+    for setting in none dpo.shared_prefix=false dpo.loss_type=discopop; do
+        sed -e 's/clm/dpo/' -e 's/data\//dpo\//g' recipe.yaml >"dpo-$setting.yaml"
+        [ $setting = none ] || pairs+=" $setting"
+        program=$cpu
+        run_bireme 0 train "dpo-$setting.yaml" run_dir="$setting-cpu" train.device=cpu $pairs $few
+        program=$gpu
+        run_bireme 0 train "dpo-$setting.yaml" run_dir="$setting-gpu" train.device=cuda $pairs $few
+        compare_losses "$setting-cpu" "$setting-gpu" 1e-4
+        count_waits "dpo-$setting.yaml" $pairs
+    done
 }
 
 run_part "$@"

@@ -7,241 +7,185 @@
  * the logistic function. This is TRL's loss_type "sigmoid". preference.h lists the other losses.
  *
  * The classifier runs twice over the rows of the responses. The first run computes the
- * log-probabilities of the tokens. Their sums determine the gradients of the loss. The second run
- * scales the gradient of each row by the gradient of its response. Logits are not stored. Both runs
- * skip the rows of the prompts, which have no target.
+ * log-probabilities of the tokens. preference_loss_run adds them, computes the loss, and sets the
+ * scales of the rows. The second run multiplies the gradient of each row by its scale. Logits are
+ * not stored. Both runs skip the rows of the prompts, which have no target. The host does not wait
+ * for the device, unless a loss reads the whole batch and collects its pairs.
  *
  * Source    Rafailov et al. 2023, arXiv:2305.18290; metrics: TRL's DPOTrainer */
+#include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "trainer/objective/objective.h"
 
-enum dpo_sum {
-    DPO_REWARD_CHOSEN = OBJECTIVE_COUNT + 1,
-    DPO_REWARD_REJECTED,
-    DPO_CORRECT_PAIRS,
-    DPO_LOGPS_CHOSEN,
-    DPO_LOGPS_REJECTED,
-    DPO_LOGITS_CHOSEN,
-    DPO_LOGITS_REJECTED,
-    DPO_TOKENS_CHOSEN,
-    DPO_TOKENS_REJECTED,
-    DPO_ENTROPY,
-    DPO_TOKENS,
-    DPO_CORRECT_TOKENS,
-    DPO_MARGIN,
-    DPO_SUMS
-};
-
-_Static_assert((int)DPO_SUMS <= (int)OBJECTIVE_SUMS, "raise OBJECTIVE_SUMS");
+_Static_assert((int)OBJECTIVE_LOSS + (int)PREFERENCE_SUMS <= (int)OBJECTIVE_SUMS &&
+                   (int)OBJECTIVE_COUNT == (int)OBJECTIVE_LOSS + (int)PREFERENCE_SUM_PAIRS,
+               "the sums of a preference loss are the first sums of an objective");
 
 static const struct objective_metric dpo_metrics[] = {
-    {"rewards/chosen", DPO_REWARD_CHOSEN, OBJECTIVE_COUNT},
-    {"rewards/rejected", DPO_REWARD_REJECTED, OBJECTIVE_COUNT},
-    {"rewards/accuracies", DPO_CORRECT_PAIRS, OBJECTIVE_COUNT},
-    {"rewards/margins", DPO_MARGIN, OBJECTIVE_COUNT},
-    {"logps/chosen", DPO_LOGPS_CHOSEN, OBJECTIVE_COUNT},
-    {"logps/rejected", DPO_LOGPS_REJECTED, OBJECTIVE_COUNT},
-    {"logits/chosen", DPO_LOGITS_CHOSEN, DPO_TOKENS_CHOSEN},
-    {"logits/rejected", DPO_LOGITS_REJECTED, DPO_TOKENS_REJECTED},
-    {"entropy", DPO_ENTROPY, DPO_TOKENS},
-    {"mean_token_accuracy", DPO_CORRECT_TOKENS, DPO_TOKENS_CHOSEN},
+    {"rewards/chosen", PREFERENCE_SUM_REWARD_CHOSEN, OBJECTIVE_COUNT},
+    {"rewards/rejected", PREFERENCE_SUM_REWARD_REJECTED, OBJECTIVE_COUNT},
+    {"rewards/accuracies", PREFERENCE_SUM_CORRECT_PAIRS, OBJECTIVE_COUNT},
+    {"rewards/margins", PREFERENCE_SUM_MARGIN, OBJECTIVE_COUNT},
+    {"logps/chosen", PREFERENCE_SUM_LOGPS_CHOSEN, OBJECTIVE_COUNT},
+    {"logps/rejected", PREFERENCE_SUM_LOGPS_REJECTED, OBJECTIVE_COUNT},
+    {"logits/chosen", PREFERENCE_SUM_LOGITS_CHOSEN, PREFERENCE_SUM_TOKENS_CHOSEN},
+    {"logits/rejected", PREFERENCE_SUM_LOGITS_REJECTED, PREFERENCE_SUM_TOKENS_REJECTED},
+    {"entropy", PREFERENCE_SUM_ENTROPY, PREFERENCE_SUM_TOKENS},
+    {"mean_token_accuracy", PREFERENCE_SUM_CORRECT_TOKENS, PREFERENCE_SUM_TOKENS_CHOSEN},
     {NULL, 0, 0},
 };
 
-/* The pairs of a batch and the rows of their responses that have a target. All memory is on the
- * host. The kernels read index, targets and scale from the row arrays of struct objective_input.
- * Response 2 i is the chosen one of pair i, response 2 i + 1 the rejected one. */
-struct response_rows {
-    int64_t rows;
-    struct preference_pair *pairs;         /* [B] */
-    struct preference_gradient *gradients; /* [B] */
-    int64_t *first;                        /* [2 B + 1] first row of each response */
-    int32_t *index;                        /* [rows] in the batch */
-    int32_t *targets;                      /* [rows] */
-    float *scale;                          /* [rows] */
-};
-
-/* Returns the bytes of the arrays of struct response_rows in host memory. There are at most as many
- * responses as rows, because each response has at least one row. */
-static size_t dpo_scratch_bytes(int64_t rows)
+/* Returns the arrays of the batch and of the first run, in device memory. */
+static struct preference_rows get_rows(const struct batch *batch, const struct objective_input *in)
 {
-    size_t pairs = (size_t)rows / RESPONSES + 1;
-    return pairs * (sizeof(struct preference_pair) + sizeof(struct preference_gradient)) +
-           (RESPONSES * pairs + 1) * sizeof(int64_t);
-}
-
-/* Finds the rows of response s of a batch, including prompt rows that the pair does not share.
- * Response 2 i is the chosen one of pair i, response 2 i + 1 the rejected one. */
-static void find_response_rows(const struct batch *b, int64_t s, int32_t *first, int32_t *last)
-{
-    const int32_t *branches = b->preference_pairs.shared_prefix_offsets;
-    if (branches == NULL) {
-        *first = b->cu_rows[s];
-        *last = b->cu_rows[s + 1];
-        return;
+    const struct objective_scratch *scratch = &in->scratch;
+    const struct batch_preference_pairs *pairs = &in->device_batch->preference_pairs;
+    struct preference_rows r = {
+        .pairs = batch->sequences,
+        .rows = batch->preference_pairs.first_targets[RESPONSES * batch->sequences],
+        .first = pairs->first_targets,
+        .losses = scratch->losses,
+        .entropies = scratch->entropies,
+        .mean_logits = scratch->mean_logits,
+        .argmax = scratch->argmax,
+        .targets = pairs->target_ids,
+        .reference = pairs->reference_logps,
+        .gradients = in->whole_batch.gradients,
+    };
+    if (r.gradients != NULL) {
+        r.gradient_count = in->whole_batch.size;
+        r.gradient_first = batch->samples[0] % in->whole_batch.size;
     }
-    int64_t pair = s / RESPONSES;
-    bool chosen = s % RESPONSES == CHOSEN;
-    *first = b->cu_rows[pair] + branches[s];
-    *last = chosen ? b->cu_rows[pair] + branches[s + 1] : b->cu_rows[pair + 1];
+    return r;
 }
 
-static status collect_rows(const struct batch *b, const struct objective_input *in,
-                           struct response_rows *a)
+/* First run: computes the log-probabilities of the tokens. */
+static status compute_logps(struct kernels *k, const struct objective_input *in,
+                            const struct preference_rows *r)
 {
     const struct objective_scratch *scratch = &in->scratch;
-    *a = (struct response_rows){.pairs = scratch->host,
-                                .index = objective_host_pointer(in, scratch->selected_index),
-                                .targets = objective_host_pointer(in, scratch->selected_targets),
-                                .scale = objective_host_pointer(in, scratch->row_scales)};
-    a->gradients = (struct preference_gradient *)(a->pairs + b->sequences);
-    a->first = (int64_t *)(a->gradients + b->sequences);
-    int64_t count = RESPONSES * b->sequences;
-    for (int64_t s = 0; s < count; s++) {
-        int32_t row, last;
-        find_response_rows(b, s, &row, &last);
-        a->first[s] = a->rows;
-        for (; row < last; row++) {
-            if (b->targets[row] != BATCH_IGNORED) {
-                a->targets[a->rows] = b->targets[row];
-                a->index[a->rows++] = row;
-            }
-        }
-    }
-    a->first[count] = a->rows;
-    TRY(objective_upload(in, scratch->selected_index, (size_t)a->rows * sizeof *a->index));
-    return objective_upload(in, scratch->selected_targets, (size_t)a->rows * sizeof *a->targets);
-}
-
-/* Results of the first run for each row, on the host. */
-struct row_values {
-    const float *losses, *entropies, *mean_logits;
-    const int32_t *best;
-};
-
-static status download_row_values(const struct objective_input *in, int64_t rows,
-                                  struct row_values *out)
-{
-    const struct objective_scratch *scratch = &in->scratch;
-    const void *row_values[4] = {scratch->losses, scratch->entropies, scratch->mean_logits,
-                                 scratch->argmax};
-    TRY(objective_download(in, row_values, 4, (size_t)rows * sizeof(float)));
-    *out = (struct row_values){row_values[0], row_values[1], row_values[2], row_values[3]};
-    return STATUS_OK;
-}
-
-/* First run: computes the log-probabilities of the responses and adds the token metrics to sums. */
-static status compute_logps(struct kernels *k, const struct batch *batch,
-                            const struct response_rows *a, const struct objective_input *in,
-                            double sums[OBJECTIVE_SUMS])
-{
-    const struct objective_scratch *scratch = &in->scratch;
-    const double *reference = batch->preference_pairs.reference_logps;
     struct classifier c = objective_lm_classifier(in, false);
     c.entropies = scratch->entropies;
     c.mean_logits = scratch->mean_logits;
-    struct tensor rows = tensor_rows(scratch->selected_rows, 0, a->rows);
-    struct row_values row_values;
-    TRY(op_gather_rows(k, rows, in->hidden.value, scratch->selected_index));
-    TRY(classifier_run(k, scratch->losses, scratch->argmax, tensor_absent(), tensor_absent(), rows,
-                       in->lm_head.weight, scratch->selected_targets, &c));
-    TRY(download_row_values(in, a->rows, &row_values));
-    for (int64_t s = 0; s < RESPONSES * batch->sequences; s++) {
-        struct preference_pair *pair = &a->pairs[s / RESPONSES];
-        int response = (int)(s % RESPONSES);
-        pair->reference[response] = reference != NULL ? reference[s] : 0;
-        pair->tokens[response] = a->first[s + 1] - a->first[s];
-        pair->logps[response] = 0;
-        for (int64_t i = a->first[s]; i < a->first[s + 1]; i++) {
-            pair->logps[response] -= (double)row_values.losses[i];
-            sums[DPO_ENTROPY] += (double)row_values.entropies[i];
-            sums[DPO_LOGITS_CHOSEN + response] += (double)row_values.mean_logits[i];
-            sums[DPO_CORRECT_TOKENS] += response == CHOSEN && row_values.best[i] == a->targets[i];
-        }
-        sums[DPO_TOKENS_CHOSEN + response] += (double)pair->tokens[response];
-        sums[DPO_TOKENS] += (double)pair->tokens[response];
-    }
-    return STATUS_OK;
+    struct tensor rows = tensor_rows(scratch->selected_rows, 0, r->rows);
+    TRY(op_gather_rows(k, rows, in->hidden.value, in->device_batch->preference_pairs.target_rows));
+    return classifier_run(k, scratch->losses, scratch->argmax, tensor_absent(), tensor_absent(),
+                          rows, in->lm_head.weight, r->targets, &c);
 }
 
-static void add_rewards(const struct preference_settings *settings,
-                        const struct preference_pair *pairs, int64_t count,
-                        double sums[OBJECTIVE_SUMS])
-{
-    for (int64_t i = 0; i < count; i++) {
-        const struct preference_pair *p = &pairs[i];
-        double chosen = settings->beta * (p->logps[CHOSEN] - p->reference[CHOSEN]);
-        double rejected = settings->beta * (p->logps[REJECTED] - p->reference[REJECTED]);
-        sums[DPO_REWARD_CHOSEN] += chosen;
-        sums[DPO_REWARD_REJECTED] += rejected;
-        sums[DPO_MARGIN] += chosen - rejected;
-        sums[DPO_CORRECT_PAIRS] += chosen > rejected;
-        sums[DPO_LOGPS_CHOSEN] += p->logps[CHOSEN];
-        sums[DPO_LOGPS_REJECTED] += p->logps[REJECTED];
-    }
-    sums[OBJECTIVE_COUNT] += (double)count;
-}
-
-/* Second run: computes the gradients. The loss of a token is -log p, so the scale of a row is the
- * negative gradient with respect to log p. */
-static status compute_gradients(struct kernels *k, const struct batch *batch,
-                                const struct response_rows *a, const struct objective_input *in)
+/* Second run: computes the gradients. */
+static status compute_gradients(struct kernels *k, const struct objective_input *in,
+                                const struct preference_rows *r)
 {
     const struct objective_scratch *scratch = &in->scratch;
-    for (int64_t s = 0; s < RESPONSES * batch->sequences; s++) {
-        for (int64_t i = a->first[s]; i < a->first[s + 1]; i++) {
-            a->scale[i] = (float)-a->gradients[s / RESPONSES].logps[s % RESPONSES];
-        }
-    }
-    TRY(objective_upload(in, scratch->row_scales, (size_t)a->rows * sizeof *a->scale));
     struct classifier c = objective_lm_classifier(in, true);
     c.row_scale = scratch->row_scales;
-    struct tensor rows = tensor_rows(scratch->selected_rows, 0, a->rows);
-    struct tensor gradient = tensor_rows(scratch->selected_gradient, 0, a->rows);
+    struct tensor rows = tensor_rows(scratch->selected_rows, 0, r->rows);
+    struct tensor gradient = tensor_rows(scratch->selected_gradient, 0, r->rows);
     TRY(classifier_run(k, scratch->losses, NULL, gradient, in->lm_head.weight_gradient, rows,
-                       in->lm_head.weight, scratch->selected_targets, &c));
-    return op_scatter_rows(k, in->hidden.gradient, gradient, scratch->selected_index, true);
+                       in->lm_head.weight, r->targets, &c));
+    return op_scatter_rows(k, in->hidden.gradient, gradient,
+                           in->device_batch->preference_pairs.target_rows, true);
 }
 
-static status find_pair_gradients(const struct batch *batch, const struct objective_input *in,
-                                  struct response_rows *a)
+static double *get_device_sums(const struct objective_input *in)
 {
-    if (in->whole_batch.gradients == NULL) {
-        return preference_gradients(in->preference, a->pairs, batch->sequences, a->gradients);
+    return in->device_sums != NULL ? in->device_sums + OBJECTIVE_LOSS : NULL;
+}
+
+/* Adds the log-probabilities of the responses and waits for them. Rewards are added to the sums on
+ * the device, the loss is not. */
+static status download_logps(struct kernels *k, const struct objective_input *in,
+                             const struct preference_rows *r, double beta, double *sums,
+                             const double **logps)
+{
+    const struct preference_settings no_terms = {.beta = beta};
+    const void *array = in->scratch.pair_values;
+    TRY(preference_loss_run(k, sums, NULL, in->scratch.pair_values, r, &no_terms));
+    TRY(objective_download(in, &array, 1, (size_t)(RESPONSES * r->pairs) * sizeof **logps));
+    *logps = array;
+    return STATUS_OK;
+}
+
+static void set_pair(const struct batch *batch, const double *logps, int64_t i,
+                     struct preference_pair *pair)
+{
+    const struct batch_preference_pairs *pairs = &batch->preference_pairs;
+    for (int a = 0; a < RESPONSES; a++) {
+        int64_t s = RESPONSES * i + a;
+        pair->logps[a] = logps[s];
+        pair->reference[a] = pairs->reference_logps[s];
+        pair->tokens[a] = pairs->first_targets[s + 1] - pairs->first_targets[s];
     }
-    for (int64_t i = 0; i < batch->sequences; i++) {
-        a->gradients[i] = in->whole_batch.gradients[batch->samples[i] % in->whole_batch.size];
+}
+
+/* The first pass of a loss of the whole batch. */
+static status collect_pairs(struct kernels *k, const struct batch *batch,
+                            const struct objective_input *in, const struct preference_rows *r)
+{
+    const struct objective_whole_batch *whole = &in->whole_batch;
+    const double *logps = NULL;
+    TRY(download_logps(k, in, r, in->preference->beta, get_device_sums(in), &logps));
+    for (int64_t i = 0; i < r->pairs; i++) {
+        set_pair(batch, logps, i, &whole->collected_pairs[batch->samples[i] % whole->size]);
     }
     return STATUS_OK;
 }
 
-static status dpo_loss(struct kernels *k, const struct batch *batch,
-                       const struct objective_input *in, bool gradient, double sums[OBJECTIVE_SUMS])
+/* Computes the gradients of a loss of the whole batch from the pairs of this micro-batch alone. */
+static status compute_alone(struct kernels *k, const struct batch *batch,
+                            const struct objective_input *in, struct preference_rows *r)
+{
+    const double *logps = NULL;
+    struct preference_pair *pairs = NULL;
+    void *host = objective_host_pointer(in, in->scratch.pair_values);
+    TRY(download_logps(k, in, r, in->preference->beta, NULL, &logps));
+    TRY(ALLOCATE(pairs, r->pairs + 1, "pairs"));
+    for (int64_t i = 0; i < r->pairs; i++) {
+        set_pair(batch, logps, i, &pairs[i]);
+    }
+    status result = preference_gradients(in->preference, pairs, r->pairs, host);
+    free(pairs);
+    TRY(result);
+    r->gradients = (const struct preference_gradient *)(const void *)in->scratch.pair_values;
+    r->gradient_count = r->pairs;
+    return objective_upload(in, in->scratch.pair_values, (size_t)r->pairs * sizeof *r->gradients);
+}
+
+static status check_batch(const struct batch *batch, const struct objective_input *in)
 {
     const struct batch_preference_pairs *pairs = &batch->preference_pairs;
     REQUIRE(in->preference != NULL && batch->kind == BATCH_PREFERENCE_PAIRS &&
-                pairs->reference_logps != NULL &&
+                pairs->first_targets != NULL && pairs->reference_logps != NULL &&
                 batch->segments ==
                     batch->sequences * (pairs->shared_prefix_offsets == NULL ? RESPONSES : 1),
             STATUS_INTERNAL, "objective dpo needs %s",
             in->preference == NULL ? "the settings of its loss"
                                    : "preference pairs and the reference log-probabilities");
-    struct response_rows a;
-    TRY(collect_rows(batch, in, &a));
-    TRY(compute_logps(k, batch, &a, in, sums));
-    add_rewards(in->preference, a.pairs, batch->sequences, sums);
+    return STATUS_OK;
+}
+
+/* The number of selected rows varies, so their launches are in a segment of their own. */
+static status dpo_loss(struct kernels *k, const struct batch *batch,
+                       const struct objective_input *in, bool gradient, double sums[OBJECTIVE_SUMS])
+{
+    (void)sums; /* kernels compute all sums */
+    TRY(check_batch(batch, in));
+    struct preference_rows r = get_rows(batch, in);
+    TRY(kernels_graph_end_segment(k));
+    TRY(compute_logps(k, in, &r));
     if (in->whole_batch.collected_pairs != NULL) {
-        for (int64_t i = 0; i < batch->sequences; i++) {
-            in->whole_batch.collected_pairs[batch->samples[i] % in->whole_batch.size] = a.pairs[i];
-        }
-        return STATUS_OK;
+        return collect_pairs(k, batch, in, &r);
     }
-    TRY(find_pair_gradients(batch, in, &a));
-    for (int64_t i = 0; i < batch->sequences; i++) {
-        sums[OBJECTIVE_LOSS] += a.gradients[i].loss;
+    if (r.gradients == NULL && preference_needs_whole_batch(in->preference)) {
+        TRY(compute_alone(k, batch, in, &r));
     }
-    return gradient ? compute_gradients(k, batch, &a, in) : STATUS_OK;
+    TRY(preference_loss_run(k, get_device_sums(in), gradient ? in->scratch.row_scales : NULL, NULL,
+                            &r, in->preference));
+    TRY(gradient ? compute_gradients(k, in, &r) : STATUS_OK);
+    return kernels_graph_end_segment(k);
 }
 
 /* Stores the log-probabilities of the model, which is the reference here, by sample number. */
@@ -250,14 +194,14 @@ static status dpo_reference_loss(struct kernels *k, const struct batch *batch,
                                  double sums[OBJECTIVE_SUMS])
 {
     (void)gradient;
-    struct response_rows a;
-    double unused[OBJECTIVE_SUMS] = {0};
-    TRY(collect_rows(batch, in, &a));
-    TRY(compute_logps(k, batch, &a, in, unused));
+    const struct preference_rows r = get_rows(batch, in);
+    const double *logps = NULL;
+    TRY(compute_logps(k, in, &r));
+    TRY(download_logps(k, in, &r, 0, NULL, &logps));
     for (int64_t i = 0; i < batch->sequences; i++) {
-        double *logps = in->reference_logps + RESPONSES * batch->samples[i];
-        memcpy(logps, a.pairs[i].logps, sizeof a.pairs[i].logps);
-        sums[OBJECTIVE_LOSS] -= logps[CHOSEN] + logps[REJECTED];
+        const double *pair = logps + RESPONSES * i;
+        memcpy(in->reference_logps + RESPONSES * batch->samples[i], pair, RESPONSES * sizeof *pair);
+        sums[OBJECTIVE_LOSS] -= pair[CHOSEN] + pair[REJECTED];
     }
     sums[OBJECTIVE_COUNT] += (double)batch->sequences;
     return STATUS_OK;
@@ -265,7 +209,7 @@ static status dpo_reference_loss(struct kernels *k, const struct batch *batch,
 
 const struct objective objective_dpo_reference = {
     .unit = "pairs",
-    .scratch_bytes = dpo_scratch_bytes,
+    .selects_rows = true,
     .loss = dpo_reference_loss,
 };
 
@@ -273,6 +217,6 @@ const struct objective objective_dpo = {
     .metrics = dpo_metrics,
     .main_metric = 2, /* rewards/accuracies */
     .unit = "pairs",
-    .scratch_bytes = dpo_scratch_bytes,
+    .selects_rows = true,
     .loss = dpo_loss,
 };

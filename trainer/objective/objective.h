@@ -80,11 +80,10 @@ struct objective_scratch {
                                       * host memory */
     /* row arrays: f32 or int32 [N] */
     float *losses, *entropies, *mean_logits, *row_scales;
-    int32_t *argmax;                            /* most probable token of each row */
-    int32_t *selected_index, *selected_targets; /* of selected rows */
-    /* [N, C], if the objective has scratch memory */
+    int32_t *argmax;     /* most probable token of each row */
+    double *pair_values; /* f64 [pairs, 3] log-probabilities or gradients of pairs */
+    /* [N, C], if the objective selects rows */
     struct tensor selected_rows, selected_gradient;
-    void *host; /* host memory of scratch_bytes(N) */
 };
 
 /* A loss over all pairs of a global batch takes two passes. The first pass collects the pairs of
@@ -92,8 +91,9 @@ struct objective_scratch {
  * over the pairs of a micro-batch. Pair i of the batch has index samples[i] % size. */
 struct objective_whole_batch {
     int64_t size; /* preference pairs of a full global batch; for embed, see contrastive->size */
-    struct preference_pair *collected_pairs;     /* [size], in the first pass; else NULL */
-    const struct preference_gradient *gradients; /* [size], in the second pass; else NULL */
+    struct preference_pair *collected_pairs; /* [size], in the first pass; else NULL */
+    /* [size] on the device, in the second pass; else NULL */
+    const struct preference_gradient *gradients;
     const struct contrastive_batch *contrastive; /* embed: vectors, then their gradients */
     bool contrastive_ready;                      /* the second pass of embed */
 };
@@ -128,8 +128,7 @@ struct objective {
     const struct objective_metric *loss_terms;
     bool needs_global_counts; /* example_weight must be known before the first gradient of a step */
 
-    /* Bytes of host scratch memory for `rows` rows. NULL: no scratch and no selected rows. */
-    size_t (*scratch_bytes)(int64_t rows);
+    bool selects_rows; /* the scratch memory has selected rows and their gradient */
 
     /* Compute the loss, add to sums, and with `gradient` compute the gradients. */
     status (*loss)(struct kernels *k, const struct batch *batch, const struct objective_input *in,

@@ -1,11 +1,11 @@
-/* The losses are defined in preference.h. */
+/* The losses are defined in kernels/preference_loss.h. */
 #include "trainer/objective/preference.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/memory.h"
+#include "kernels/preference_terms.h"
 
 static const char *const names[PREFERENCE_LOSSES] = {
     [PREFERENCE_SIGMOID] = "sigmoid",
@@ -34,160 +34,13 @@ enum preference_loss preference_find(const char *name)
     return (enum preference_loss)loss;
 }
 
-/* A loss of one variable and its derivative. */
-struct scalar_loss {
-    double value, gradient;
-};
-
-static double compute_logistic(double x)
-{
-    return x >= 0 ? 1 / (1 + exp(-x)) : exp(x) / (1 + exp(x));
-}
-
-static double compute_log_logistic(double x)
-{
-    return x >= 0 ? -log1p(exp(-x)) : x - log1p(exp(x));
-}
-
-/* Returns -log s(x). */
-static struct scalar_loss compute_logistic_loss(double x)
-{
-    return (struct scalar_loss){-compute_log_logistic(x), -compute_logistic(-x)};
-}
-
-static struct scalar_loss compute_smoothed_logistic_loss(double x, double smoothing)
-{
-    struct scalar_loss correct = compute_logistic_loss(x), wrong = compute_logistic_loss(-x);
-    return (struct scalar_loss){(1 - smoothing) * correct.value + smoothing * wrong.value,
-                                (1 - smoothing) * correct.gradient - smoothing * wrong.gradient};
-}
-
-static struct scalar_loss compute_robust_loss(double x, double smoothing)
-{
-    struct scalar_loss correct = compute_logistic_loss(x), wrong = compute_logistic_loss(-x);
-    double scale = 1 / (1 - 2 * smoothing);
-    return (struct scalar_loss){((1 - smoothing) * correct.value - smoothing * wrong.value) * scale,
-                                ((1 - smoothing) * correct.gradient + smoothing * wrong.gradient) *
-                                    scale};
-}
-
-static struct scalar_loss compute_exo_loss(double x, double smoothing)
-{
-    double q = compute_logistic(x), not_q = compute_logistic(-x);
-    double correct = compute_log_logistic(x) - log1p(-smoothing),
-           wrong = compute_log_logistic(-x) - log(smoothing);
-    return (struct scalar_loss){q * correct + not_q * wrong, q * not_q * (correct - wrong)};
-}
-
-static struct scalar_loss compute_discopop_loss(double x, double tau)
-{
-    struct scalar_loss logistic_part = compute_logistic_loss(x);
-    double exponential = exp(-x), blend = compute_logistic(x / tau);
-    double blend_gradient = blend * compute_logistic(-x / tau) / tau;
-    return (struct scalar_loss){
-        logistic_part.value * (1 - blend) + exponential * blend,
-        logistic_part.gradient * (1 - blend) - exponential * blend +
-            blend_gradient * (exponential - logistic_part.value),
-    };
-}
-
-/* ---- one pair ---- */
-
-struct log_ratios {
-    double chosen, rejected; /* log-ratios c and r */
-    double chosen_tokens, rejected_tokens;
-};
-
-/* A loss as a function of the log-ratios c and r, and its derivatives. */
-struct loss_and_gradient {
-    double value, chosen, rejected;
-};
-
-/* Applies the chain rule to f(scale_chosen c - scale_rejected r). */
-static struct loss_and_gradient differentiate_difference(struct scalar_loss f, double scale_chosen,
-                                                         double scale_rejected)
-{
-    return (struct loss_and_gradient){f.value, f.gradient * scale_chosen,
-                                      -f.gradient * scale_rejected};
-}
-
-/* Computes a loss that reads one pair at a time (preference.h). */
-static struct loss_and_gradient compute_loss(const struct preference_settings *s,
-                                             enum preference_loss loss, struct log_ratios x)
-{
-    double beta = s->beta, e = s->label_smoothing;
-    double c = beta * x.chosen, r = beta * x.rejected, d = c - r;
-    double mean = x.chosen / x.chosen_tokens - x.rejected / x.rejected_tokens;
-    switch (loss) {
-    case PREFERENCE_SIGMOID:
-        return differentiate_difference(compute_logistic_loss(d), beta, beta);
-    case PREFERENCE_HINGE:
-        return differentiate_difference((struct scalar_loss){fmax(0, 1 - d), d < 1 ? -1 : 0}, beta,
-                                        beta);
-    case PREFERENCE_IPO: {
-        double miss = mean - 1 / (2 * beta);
-        return differentiate_difference((struct scalar_loss){miss * miss, 2 * miss},
-                                        1 / x.chosen_tokens, 1 / x.rejected_tokens);
-    }
-    case PREFERENCE_EXO_PAIR:
-        return differentiate_difference(compute_exo_loss(d, e), beta, beta);
-    case PREFERENCE_ROBUST:
-        return differentiate_difference(compute_robust_loss(d, e), beta, beta);
-    case PREFERENCE_DISCOPOP:
-        return differentiate_difference(compute_discopop_loss(d, s->discopop_tau), beta, beta);
-    case PREFERENCE_SIGMOID_NORM:
-        return differentiate_difference(compute_logistic_loss(beta * mean), beta / x.chosen_tokens,
-                                        beta / x.rejected_tokens);
-    case PREFERENCE_NCA_PAIR:
-        return (struct loss_and_gradient){
-            compute_logistic_loss(c).value + compute_logistic_loss(-c).value / 2 +
-                compute_logistic_loss(-r).value / 2,
-            beta * (compute_logistic_loss(c).gradient - compute_logistic_loss(-c).gradient / 2),
-            -beta * compute_logistic_loss(-r).gradient / 2};
-    case PREFERENCE_BCO_PAIR:
-        return (struct loss_and_gradient){
-            compute_logistic_loss(c).value + compute_logistic_loss(-r).value,
-            beta * compute_logistic_loss(c).gradient, -beta * compute_logistic_loss(-r).gradient};
-    case PREFERENCE_SPPO_HARD: {
-        double winner = x.chosen - 0.5 / beta, loser = x.rejected + 0.5 / beta;
-        return (struct loss_and_gradient){winner * winner + loser * loser, 2 * winner, 2 * loser};
-    }
-    case PREFERENCE_APO_ZERO:
-        return (struct loss_and_gradient){compute_logistic(-c) + compute_logistic(r),
-                                          -beta * compute_logistic(c) * compute_logistic(-c),
-                                          beta * compute_logistic(r) * compute_logistic(-r)};
-    case PREFERENCE_APO_DOWN: {
-        double margin_gradient = beta * compute_logistic(d) * compute_logistic(-d);
-        return (struct loss_and_gradient){
-            compute_logistic(c) + compute_logistic(-d),
-            beta * compute_logistic(c) * compute_logistic(-c) - margin_gradient, margin_gradient};
-    }
-    case PREFERENCE_AOT:
-    case PREFERENCE_AOT_UNPAIRED:
-    case PREFERENCE_SFT:
-    case PREFERENCE_LOSSES:
-        break;
-    }
-    return (struct loss_and_gradient){0};
-}
-
 static void add_pairwise_terms(const struct preference_settings *s,
                                const struct preference_term *term,
                                const struct preference_pair *pairs, int64_t count,
                                struct preference_gradient *out)
 {
     for (int64_t i = 0; i < count; i++) {
-        const struct preference_pair *p = &pairs[i];
-        struct loss_and_gradient f = compute_loss(s, term->loss,
-                                                  (struct log_ratios){
-                                                      p->logps[CHOSEN] - p->reference[CHOSEN],
-                                                      p->logps[REJECTED] - p->reference[REJECTED],
-                                                      (double)p->tokens[CHOSEN],
-                                                      (double)p->tokens[REJECTED],
-                                                  });
-        out[i].loss += term->weight * f.value;
-        out[i].logps[CHOSEN] += term->weight * f.chosen;
-        out[i].logps[REJECTED] += term->weight * f.rejected;
+        preference_add_term(s, term, &pairs[i], &out[i]);
     }
 }
 

@@ -1,6 +1,7 @@
 #include "trainer/objective/workspace.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/memory.h"
 #include "trainer/objective/contrastive_loss.h"
@@ -13,6 +14,7 @@ struct workspace {
     struct mirror row_mirror;     /* WORKSPACE_ROW_ARRAYS arrays */
     struct task_head task_head;
     struct pair_loss_batch pairs;         /* for a preference loss of the whole batch */
+    struct mirror pair_gradients;         /* pairs.gradients, in device memory */
     struct contrastive_batch contrastive; /* for a contrastive loss of the whole batch */
     /* PER_EXAMPLE: the loss is a sum over examples. Otherwise the state of a whole-batch loss. */
     enum { PER_EXAMPLE, COLLECTING, GATHERED } phase;
@@ -22,13 +24,12 @@ static void assign_row_arrays(struct workspace *w, int64_t rows)
 {
     struct objective_scratch *scratch = &w->input.scratch;
     scratch->row_mirror = &w->row_mirror;
-    scratch->row_scales = w->row_mirror.device_data;
+    scratch->pair_values = w->row_mirror.device_data; /* first, for its alignment */
+    scratch->row_scales = (float *)w->row_mirror.device_data + 3 * rows;
     scratch->losses = scratch->row_scales + rows;
     scratch->entropies = scratch->losses + rows;
     scratch->mean_logits = scratch->entropies + rows;
     scratch->argmax = (int32_t *)(scratch->mean_logits + rows);
-    scratch->selected_index = scratch->argmax + rows;
-    scratch->selected_targets = scratch->selected_index + rows;
 }
 
 static status allocate_tensor(struct workspace *w, const struct workspace_shape *shape,
@@ -47,15 +48,15 @@ static void release_tensor(struct workspace *w, struct tensor t)
     }
 }
 
-static status allocate_scratch(struct workspace *w, const struct objective *objective,
-                               const struct workspace_shape *shape)
+static status allocate_selected_rows(struct workspace *w, const struct workspace_shape *shape)
 {
     struct objective_scratch *scratch = &w->input.scratch;
     if (shape->batch_size > 0) {
         TRY(pair_loss_create(shape->batch_size, &w->pairs));
+        TRY(mirror_create(kernels_device(w->kernels), kernels_stream(w->kernels),
+                          (size_t)shape->batch_size * sizeof *w->pairs.gradients,
+                          "the gradients of pairs", &w->pair_gradients));
     }
-    TRY(memory_allocate_array(&scratch->host, objective->scratch_bytes(shape->rows), 1,
-                              "the scratch of the objective"));
     TRY(allocate_tensor(w, shape, "the selected rows", &scratch->selected_rows));
     if (shape->training) {
         TRY(allocate_tensor(w, shape, "the gradient of the selected rows",
@@ -80,10 +81,7 @@ static status allocate_workspace(struct workspace *w, const struct objective *ob
         TRY(contrastive_loss_create(shape->batch_size, shape->width, &w->contrastive));
         w->input.whole_batch.contrastive = &w->contrastive;
     }
-    if (objective->scratch_bytes != NULL) {
-        TRY(allocate_scratch(w, objective, shape));
-    }
-    return STATUS_OK;
+    return objective->selects_rows ? allocate_selected_rows(w, shape) : STATUS_OK;
 }
 
 status workspace_create(struct kernels *k, const struct objective *objective,
@@ -107,10 +105,10 @@ void workspace_destroy(struct workspace **w)
     if (*w != NULL) {
         release_tensor(*w, (*w)->input.scratch.selected_rows);
         release_tensor(*w, (*w)->input.scratch.selected_gradient);
-        free((*w)->input.scratch.host);
         mirror_destroy(&(*w)->row_mirror);
         task_head_destroy(&(*w)->task_head);
         pair_loss_destroy(&(*w)->pairs);
+        mirror_destroy(&(*w)->pair_gradients);
         contrastive_loss_destroy(&(*w)->contrastive);
         free(*w);
         *w = NULL;
@@ -122,7 +120,7 @@ struct objective_input workspace_input(const struct workspace *w)
     struct objective_input in = w->input;
     in.whole_batch.size = w->pairs.size;
     in.whole_batch.collected_pairs = w->phase == COLLECTING ? w->pairs.pairs : NULL;
-    in.whole_batch.gradients = w->phase == GATHERED ? w->pairs.gradients : NULL;
+    in.whole_batch.gradients = w->phase == GATHERED ? w->pair_gradients.device_data : NULL;
     in.whole_batch.contrastive_ready = w->phase == GATHERED;
     return in;
 }
@@ -144,13 +142,22 @@ void workspace_collect_begin(struct workspace *w)
     }
 }
 
+/* The collect pass has waited for the device since the last upload, if this rank has pairs. */
+static status upload_pair_gradients(struct workspace *w)
+{
+    memcpy(w->pair_gradients.host, w->pairs.gradients, w->pair_gradients.bytes);
+    return mirror_upload(&w->pair_gradients, 0, w->pair_gradients.bytes);
+}
+
 status workspace_gather(struct comm *data, struct workspace *w,
                         const struct preference_settings *preference, bool complete, bool *failed)
 {
     w->phase = GATHERED;
-    return w->contrastive.size > 0
-               ? contrastive_loss_gather(data, &w->contrastive, complete, failed)
-               : pair_loss_gather(data, preference, &w->pairs, complete, failed);
+    if (w->contrastive.size > 0) {
+        return contrastive_loss_gather(data, &w->contrastive, complete, failed);
+    }
+    TRY(pair_loss_gather(data, preference, &w->pairs, complete, failed));
+    return *failed ? STATUS_OK : upload_pair_gradients(w);
 }
 
 void workspace_add_batch_loss(const struct workspace *w, double sums[OBJECTIVE_SUMS])

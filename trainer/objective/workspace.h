@@ -1,5 +1,5 @@
-/* The working memory of an objective: row arrays, host scratch memory, the outputs of a fine-tuning
- * head, and the data of a loss over the whole global batch. */
+/* The working memory of an objective: row arrays, selected rows, the outputs of a fine-tuning head,
+ * and the data of a loss over the whole global batch. */
 #pragma once
 
 #include "comm/comm.h"
@@ -7,7 +7,8 @@
 
 struct workspace;
 
-enum { WORKSPACE_ROW_ARRAYS = 7 }; /* arrays of 4 bytes per row */
+/* Arrays of 4 bytes per row. pair_values counts as 3, because a pair has at least 2 rows. */
+enum { WORKSPACE_ROW_ARRAYS = 8 };
 
 struct workspace_shape {
     int64_t rows, width; /* largest N; C */

@@ -24,9 +24,9 @@ struct setup {
     float *gradients, *parameter_gradients[64];
     float losses[ROWS], entropies[ROWS], mean_logits[ROWS];
     float scales[ROWS];
-    int32_t argmax[ROWS], selected_index[ROWS], selected_targets[ROWS];
+    int32_t argmax[ROWS];
+    double pair_values[3 * PAIRS], sums[OBJECTIVE_SUMS];
     struct tensor selected_rows, selected_gradient;
-    void *scratch;
     int32_t *lengths, *ids; /* [PAIRS, 3]: prompt, chosen, rejected */
     double *reference;      /* [PAIRS, 2] */
     bool shared_prefix;     /* the prompt is stored once before both responses */
@@ -37,6 +37,7 @@ struct micro_batch {
     struct batch batch;
     int32_t inputs[ROWS], targets[ROWS], positions[ROWS], cu_rows[RESPONSES * PAIRS + 1];
     int32_t prefix_offsets[RESPONSES * PAIRS];
+    int32_t first_targets[RESPONSES * PAIRS + 1], target_rows[ROWS], target_ids[ROWS];
     int64_t samples[PAIRS];
 };
 
@@ -75,7 +76,8 @@ static void make_micro_batch(const struct setup *s, int first, int count, struct
                   .samples = m->samples,
                   .kind = BATCH_PREFERENCE_PAIRS,
                   .preference_pairs = {s->shared_prefix ? m->prefix_offsets : NULL,
-                                       s->reference + RESPONSES * first}}};
+                                       s->reference + RESPONSES * first, m->first_targets,
+                                       m->target_rows, m->target_ids}}};
     const int32_t *ids = s->ids;
     for (int i = 0; i < first + count; i++) {
         const int32_t *lengths = s->lengths + 3 * i;
@@ -93,6 +95,7 @@ static void make_micro_batch(const struct setup *s, int first, int count, struct
         }
         ids += lengths[0] + lengths[1] + lengths[2];
     }
+    batch_list_targets(&m->batch, m->first_targets, m->target_rows, m->target_ids);
 }
 
 static void make_setup(struct setup *s, const char *file, const char *architecture)
@@ -127,7 +130,6 @@ static void make_setup(struct setup *s, const char *file, const char *architectu
     CHECK_OK(model_create(s->kernels, &s->config, NULL, false, ROWS, true, &s->model));
     s->elements = model_elems(s->model);
     s->gradients = calloc((size_t)s->elements, sizeof *s->gradients);
-    s->scratch = malloc(objective_dpo.scratch_bytes(ROWS));
     size_t selected_elements = (size_t)(ROWS * s->config.width);
     s->selected_rows = tensor_view(calloc(selected_elements, 4), DTYPE_F32, ROWS, s->config.width);
     s->selected_gradient =
@@ -136,7 +138,7 @@ static void make_setup(struct setup *s, const char *file, const char *architectu
     CHECK_EQUAL(count, 3 * PAIRS);
     s->ids = reference_dataset(f, "ids", H5T_NATIVE_INT32, 4, &count);
     s->reference = reference_dataset(f, "reference", H5T_NATIVE_DOUBLE, 8, &count);
-    CHECK(s->gradients && s->scratch && s->selected_rows.data && s->selected_gradient.data);
+    CHECK(s->gradients && s->selected_rows.data && s->selected_gradient.data);
     int parameters;
     const struct model_parameter *p = model_parameters(s->model, &parameters);
     for (int i = 0; i < parameters; i++) {
@@ -151,7 +153,6 @@ static void make_setup(struct setup *s, const char *file, const char *architectu
 static void free_setup(struct setup *s)
 {
     free(s->gradients);
-    free(s->scratch);
     free(s->selected_rows.data);
     free(s->selected_gradient.data);
     free(s->lengths);
@@ -181,19 +182,22 @@ static void run_micro_batch(struct setup *s, const struct objective *o,
                 .mean_logits = s->mean_logits,
                 .argmax = s->argmax,
                 .selected_rows = s->selected_rows,
-                .selected_index = s->selected_index,
-                .selected_targets = s->selected_targets,
+                .pair_values = s->pair_values,
                 .row_scales = s->scales,
                 .selected_gradient = s->selected_gradient,
-                .host = s->scratch,
             },
         .preference = p,
+        .device_sums = s->sums,
         .reference_logps = logps,
     };
     bool gradient = logps == NULL;
     objective_input_fill(&views, s->model, b, &input, hidden,
                          gradient ? s->parameter_gradients : NULL);
+    memset(s->sums, 0, sizeof s->sums);
     CHECK_OK(o->loss(s->kernels, b, &views, gradient, sums));
+    for (int i = 0; i < OBJECTIVE_SUMS; i++) {
+        sums[i] += s->sums[i];
+    }
     if (gradient) {
         CHECK_OK(model_backward(s->model, &input, s->parameter_gradients, NULL, NULL));
     }

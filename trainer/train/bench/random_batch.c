@@ -208,6 +208,10 @@ static void set_fields(struct builder *b)
             objective_spec_shares_prompt(b->recipe) ? o->shared_prefix_offsets : NULL;
         if (objective_spec_head(b->recipe) == MODEL_HEAD_LM) {
             batch->outputs = (struct batch_outputs){0};
+            batch->preference_pairs.first_targets = o->first_targets;
+            batch->preference_pairs.target_rows = o->target_rows;
+            batch->preference_pairs.target_ids = o->target_ids;
+            batch_list_targets(batch, o->first_targets, o->target_rows, o->target_ids);
         }
         return;
     }
@@ -234,6 +238,9 @@ static status allocate_arrays(struct random_batch *o, int64_t rows, int64_t sequ
     TRY(ALLOCATE(o->labels, rows + 2 * sequences, what));
     TRY(ALLOCATE(o->example_rows, sequences + 1, what));
     TRY(ALLOCATE(o->shared_prefix_offsets, RESPONSES * sequences, what));
+    TRY(ALLOCATE(o->first_targets, RESPONSES * sequences + 1, what));
+    TRY(ALLOCATE(o->target_rows, rows, what));
+    TRY(ALLOCATE(o->target_ids, rows, what));
     TRY(ALLOCATE(o->float_labels, sequences, what));
     return ALLOCATE(o->reference_logps, RESPONSES * sequences, what);
 }
@@ -294,6 +301,9 @@ void random_batch_destroy(struct random_batch *b)
     free(b->labels);
     free(b->example_rows);
     free(b->shared_prefix_offsets);
+    free(b->first_targets);
+    free(b->target_rows);
+    free(b->target_ids);
     free(b->float_labels);
     free(b->reference_logps);
 }

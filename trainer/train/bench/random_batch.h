@@ -8,6 +8,7 @@ struct random_batch {
     struct batch batch; /* its arrays are in this struct's memory */
     int32_t *inputs, *targets, *positions, *token_type_ids, *cu_rows;
     int32_t *output_rows, *example_rows, *labels, *shared_prefix_offsets;
+    int32_t *first_targets, *target_rows, *target_ids;
     int32_t *source_inputs, *source_positions, *source_cu_rows;
     float *float_labels;
     double *reference_logps;

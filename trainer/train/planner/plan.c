@@ -175,8 +175,7 @@ static int64_t compute_objective_bytes(const struct recipe *r, int64_t width, en
 {
     int64_t bytes = 4 * WORKSPACE_ROW_ARRAYS * rows;
     if (objective_spec_has_reference(r)) {
-        bytes += (int64_t)objective_dpo.scratch_bytes(rows) +
-                 2 * rows * width * (int64_t)dtype_bytes(dtype);
+        bytes += 2 * rows * width * (int64_t)dtype_bytes(dtype);
     }
     return bytes;
 }

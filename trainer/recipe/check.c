@@ -222,41 +222,6 @@ static status check_dropout(const struct recipe_reader *reader)
     return STATUS_OK;
 }
 
-/* Keys of some architectures only (`.used` in the table). Other architectures refuse them, because
- * they change the model. */
-static const char *const family_settings[] = {
-    "model.embedding_size",
-    "model.num_hidden_groups",
-    "model.norm_bias",
-    "model.normalize_embedding",
-    "model.head_transform",
-    "model.classifier_bias",
-    "model.decoder_bias",
-    "model.sliding_window",
-    "model.partial_rotary_factor",
-    "model.use_qkv_bias",
-    "model.sliding_window_pattern",
-    "model.layer_types",
-    "model.query_pre_attn_scalar",
-    "model.attn_logit_softcapping",
-    "model.final_logit_softcapping",
-    "model.rope_local_base_freq",
-    "model.no_rope_layer_interval",
-    "model.embedding_multiplier",
-    "model.attention_multiplier",
-    "model.residual_multiplier",
-    "model.logits_scaling",
-    "model.attention_bias",
-    "model.mlp_bias",
-    "model.norm_placement",
-    "model.norm_type",
-    "model.position_embedding_type",
-    "model.gated_linear_unit",
-    "model.qk_norm",
-    "model.share_encoder_decoder_embeddings",
-    "model.activation_dropout",
-};
-
 static status fail_family(const struct recipe_reader *reader, const char *key, const char *used)
 {
     char text[CHOICES_BYTES], list[CHOICES_BYTES] = "", remedy[CHOICES_BYTES + 16];
@@ -270,13 +235,15 @@ static status fail_family(const struct recipe_reader *reader, const char *key, c
     return relation_fail(reader, &relation);
 }
 
+/* Refuses settings that the architecture does not read and that would change the model. */
 static status check_families(const struct recipe_reader *reader)
 {
-    for (int i = 0; i < COUNT(family_settings); i++) {
-        int index = recipe_table_find(family_settings[i]);
-        const char *failed = recipe_find_failed_condition(reader->recipe, index);
-        if (failed != NULL && !recipe_has_default(reader->recipe, index)) {
-            return fail_family(reader, family_settings[i], failed);
+    for (int i = 0; i < recipe_table_count; i++) {
+        const char *failed = recipe_table[i].refused_if_unused
+                                 ? recipe_find_failed_condition(reader->recipe, i)
+                                 : NULL;
+        if (failed != NULL && !recipe_has_default(reader->recipe, i)) {
+            return fail_family(reader, recipe_table[i].key, failed);
         }
     }
     return STATUS_OK;

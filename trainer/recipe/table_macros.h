@@ -48,6 +48,9 @@
                            " rope_original_positions, one for each pair of rotated columns"        \
     }
 
+/* Other architectures refuse the key. */
+#define ONLY_FOR(architectures) .used = architectures, .refused_if_unused = true
+
 /* Values of .used: the architectures that read a key. The test `architectures` compares the lists
  * with the descriptions of the architectures.
  *

@@ -33,9 +33,10 @@ comm/bucket: base base/device comm
 base/input: base
 datasets/rows: base base/input
 datasets/shard: base
-datasets/sentencepiece: base
+datasets/sentencepiece: base base/thread
 datasets/text: base datasets/sentencepiece
-datasets/tokenizer: base base/input datasets/rows datasets/sentencepiece datasets/text
+datasets/tokenizer: base base/input base/thread datasets/rows datasets/sentencepiece
+  datasets/text
 datasets/tokenizer/train: base datasets/rows datasets/text datasets/tokenizer
 datasets/chat: base datasets/shard datasets/tokenizer
 datasets/loader: base base/device base/thread datasets/shard datasets/tokenizer

@@ -1,6 +1,7 @@
 #include "base/thread/thread.h"
 
 #include <signal.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,6 +13,39 @@ int thread_start(pthread_t *thread, void *(*run)(void *), void *user)
     int failed = pthread_create(thread, NULL, run, user);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     return failed;
+}
+
+/* A thread of thread_run_each. */
+struct worker {
+    pthread_t thread;
+    bool started;
+    void (*run)(void *item);
+    void *item;
+};
+
+static void *run_worker(void *user)
+{
+    struct worker *worker = user;
+    worker->run(worker->item);
+    return NULL;
+}
+
+void thread_run_each(void (*run)(void *item), void *items, size_t item_bytes, int count)
+{
+    struct worker *workers = count > 1 ? calloc((size_t)count, sizeof *workers) : NULL;
+    for (int i = 1; i < count && workers != NULL; i++) {
+        workers[i].run = run;
+        workers[i].item = (char *)items + (size_t)i * item_bytes;
+        workers[i].started = thread_start(&workers[i].thread, run_worker, &workers[i]) == 0;
+    }
+    for (int i = 0; i < count; i++) {
+        if (workers != NULL && workers[i].started) {
+            pthread_join(workers[i].thread, NULL);
+        } else {
+            run((char *)items + (size_t)i * item_bytes);
+        }
+    }
+    free(workers);
 }
 
 /* Waits until thread_check_count unlocks the mutex. */

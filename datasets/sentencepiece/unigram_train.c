@@ -1,11 +1,11 @@
 #include "datasets/sentencepiece/unigram_train.h"
 
 #include <math.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/thread/thread.h"
 #include "datasets/sentencepiece/unigram.h"
 
 #define SEEDS ((int64_t)1000000)
@@ -34,8 +34,6 @@ struct pass {
     double *forward;     /* [UNIGRAM_WORD_BYTES + 1] */
     double *backward;    /* the same */
     struct unigram_step *steps;
-    pthread_t thread;
-    bool started;
 };
 
 static status build_trie(struct model *m)
@@ -172,9 +170,10 @@ static void count_best_word(struct pass *p, const struct unigram_word *word)
 
 /* ---- all words ---- */
 
-static void *run_pass(void *argument)
+/* Counts the words of one struct pass. */
+static void run_pass(void *item)
 {
-    struct pass *p = argument;
+    struct pass *p = item;
     for (int64_t i = p->first; i < p->last; i++) {
         if (p->is_best) {
             count_best_word(p, &p->m->words[i]);
@@ -182,7 +181,6 @@ static void *run_pass(void *argument)
             expect_word(p, &p->m->words[i]);
         }
     }
-    return NULL;
 }
 
 static void free_pass(struct pass *p)
@@ -208,16 +206,8 @@ static status open_pass(struct pass *p, const struct model *m, int index, bool i
 /* Runs all passes and adds their counts to the counts of the first pass. */
 static void run_passes(struct pass *passes, int workers)
 {
+    thread_run_each(run_pass, passes, sizeof *passes, workers);
     for (int i = 1; i < workers; i++) {
-        passes[i].started = pthread_create(&passes[i].thread, NULL, run_pass, &passes[i]) == 0;
-    }
-    run_pass(&passes[0]);
-    for (int i = 1; i < workers; i++) {
-        if (passes[i].started) {
-            pthread_join(passes[i].thread, NULL);
-        } else {
-            run_pass(&passes[i]);
-        }
         for (int64_t id = 0; id < passes[0].m->count; id++) {
             passes[0].counts[id] += passes[i].counts[id];
         }

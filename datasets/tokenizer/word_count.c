@@ -1,10 +1,10 @@
 #include "datasets/tokenizer/word_count.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/thread/thread.h"
 #include "base/utf8.h"
 #include "datasets/rows/corpus.h"
 
@@ -15,9 +15,6 @@ struct count_worker {
     size_t longest; /* > 0: words begin at spaces and have at most this many bytes */
     struct corpus *corpus;
     struct word_count words;
-    pthread_t thread;
-    bool started;
-    status result;
     struct status_note note;
 };
 
@@ -133,21 +130,18 @@ done:
     return result;
 }
 
-static void *run_worker(void *argument)
+/* Counts the words of chunks until no chunk is left. */
+static void run_worker(void *item)
 {
-    struct count_worker *c = argument;
-    c->result = count_chunks(c);
+    struct count_worker *c = item;
+    count_chunks(c);
     status_take(&c->note);
-    return NULL;
 }
 
 static status merge_counts(struct count_worker *count_workers, int workers, struct word_count *out)
 {
     status result = STATUS_OK;
     for (int i = 0; i < workers; i++) {
-        if (count_workers[i].started) {
-            pthread_join(count_workers[i].thread, NULL);
-        }
         KEEP_FIRST(result, status_restore(&count_workers[i].note));
     }
     *out = count_workers[0].words;
@@ -171,11 +165,7 @@ static status run_workers(struct count_worker template, int workers, struct word
     for (int i = 0; i < workers; i++) {
         count_workers[i] = template;
     }
-    for (int i = 1; i < workers; i++) { /* if a thread cannot start, the others read its chunks */
-        count_workers[i].started =
-            pthread_create(&count_workers[i].thread, NULL, run_worker, &count_workers[i]) == 0;
-    }
-    run_worker(&count_workers[0]);
+    thread_run_each(run_worker, count_workers, sizeof *count_workers, workers);
     status result = merge_counts(count_workers, workers, out);
     free(count_workers);
     return result;

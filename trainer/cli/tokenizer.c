@@ -5,7 +5,6 @@
  * The workers divide a batch, and each worker writes into a separate buffer. The buffers are
  * printed in order. */
 #include <inttypes.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +17,7 @@
 #include "base/terminal.h"
 #include "base/text.h"
 #include "base/text_buffer.h"
+#include "base/thread/thread.h"
 #include "datasets/tokenizer/tokenizer.h"
 #include "trainer/cli/command.h"
 #include "trainer/cli/options.h"
@@ -60,8 +60,6 @@ struct worker_range {
     int64_t first_line;
     struct text_buffer out;
     struct token_list ids;
-    pthread_t thread;
-    bool started;
     struct status_note note;
 };
 
@@ -196,13 +194,13 @@ static status process_lines(struct worker_range *range)
     return STATUS_OK;
 }
 
-static void *run_worker(void *argument)
+/* Processes the lines of one struct worker_range. */
+static void run_worker(void *item)
 {
-    struct worker_range *range = argument;
+    struct worker_range *range = item;
     range->out.count = 0;
     process_lines(range);
     status_take(&range->note);
-    return NULL;
 }
 
 /* Divides text[bytes] into one range of complete lines for each worker. */
@@ -243,17 +241,7 @@ static status process_batch(struct worker_range *ranges, int workers, const char
                             size_t bytes, int64_t line)
 {
     divide_lines(ranges, workers, text, bytes, line);
-    for (int i = 1; i < workers; i++) {
-        ranges[i].started = pthread_create(&ranges[i].thread, NULL, run_worker, &ranges[i]) == 0;
-    }
-    run_worker(&ranges[0]);
-    for (int i = 1; i < workers; i++) {
-        if (ranges[i].started) {
-            pthread_join(ranges[i].thread, NULL);
-        } else {
-            run_worker(&ranges[i]);
-        }
-    }
+    thread_run_each(run_worker, ranges, sizeof *ranges, workers);
     return write_output(ranges, workers);
 }
 

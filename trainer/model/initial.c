@@ -36,9 +36,9 @@ struct piece {
 
 /* An element draws the same number on any rank and in any thread: the random index is its position
  * in the whole parameter. */
-static void *fill_piece(void *user)
+static void fill_piece(void *item)
 {
-    const struct piece *f = user;
+    const struct piece *f = item;
     const struct model_shard *shard = f->shard;
     float *w = f->weights + f->row * shard->columns;
     for (int64_t row = f->row; row < f->end; row++) {
@@ -47,35 +47,24 @@ static void *fill_piece(void *user)
             *w++ = draw_value(f->parameter, f->key, whole + column);
         }
     }
-    return NULL;
 }
 
 enum { PIECES_MAX = 256, PIECE_ELEMS_MIN = 1 << 14 };
 
-/* Fills one shard with `threads` threads. A piece without a thread is filled by the caller. */
+/* Fills one shard with at most `threads` threads. */
 static void fill_shard(struct piece whole, int threads)
 {
     struct piece pieces[PIECES_MAX];
-    pthread_t workers[PIECES_MAX];
     int64_t rows = whole.shard->rows, count = rows * whole.shard->columns / PIECE_ELEMS_MIN;
     count = count < threads ? count : threads;
     count = count < rows ? count : rows;
     count = count < 1 ? 1 : count < PIECES_MAX ? count : PIECES_MAX;
-    bool started[PIECES_MAX] = {false};
-    for (int64_t i = count - 1; i >= 0; i--) {
+    for (int64_t i = 0; i < count; i++) {
         pieces[i] = whole;
         pieces[i].row = rows * i / count;
         pieces[i].end = rows * (i + 1) / count;
-        started[i] = i > 0 && thread_start(&workers[i], fill_piece, &pieces[i]) == 0;
-        if (!started[i]) {
-            (void)fill_piece(&pieces[i]);
-        }
     }
-    for (int64_t i = 1; i < count; i++) {
-        if (started[i]) {
-            pthread_join(workers[i], NULL);
-        }
-    }
+    thread_run_each(fill_piece, pieces, sizeof *pieces, (int)count);
 }
 
 /* `weights` points to the local parameter. */

@@ -78,6 +78,17 @@ static size_t format_id(char *out, int32_t id)
     return count;
 }
 
+/* Adds the name of the file and the line number to the message of a STATUS_DATA. */
+static status add_line_number(const struct worker_range *range, int64_t number, status result)
+{
+    struct status_note note;
+    if (result != STATUS_DATA) {
+        return result;
+    }
+    status_take(&note);
+    RAISE(STATUS_DATA, "%s:%" PRId64 ": %.1500s", range->job->name, number, note.text);
+}
+
 static status encode_text(struct worker_range *range, const char *line, size_t bytes)
 {
     const struct tokenizer_job *job = range->job;
@@ -111,13 +122,7 @@ static status encode_line(struct worker_range *range, const char *line, size_t b
                           int64_t number)
 {
     range->ids.count = 0;
-    status result = encode_text(range, line, bytes);
-    if (result == STATUS_DATA) { /* The message has the byte offset; add the line number. */
-        struct status_note note;
-        status_take(&note);
-        RAISE(STATUS_DATA, "%s:%" PRId64 ": %.1500s", range->job->name, number, note.text);
-    }
-    TRY(result);
+    TRY(add_line_number(range, number, encode_text(range, line, bytes)));
     for (int64_t i = 0; range->job->prints_tokens && i < range->ids.count; i++) {
         TRY(append_token(range, range->ids.ids[i]));
     }
@@ -162,16 +167,11 @@ static status decode_line(struct worker_range *range, const char *line, size_t b
     TRY(parse_ids(range, line, bytes, number));
     char *text = NULL;
     size_t length = 0;
-    status result = tokenizer_decode(range->job->tokenizer, range->ids.ids, range->ids.count,
-                                     !range->job->special, &text, &length);
-    if (result == STATUS_DATA) {
-        struct status_note note;
-        status_take(&note);
-        RAISE(STATUS_DATA, "%s:%" PRId64 ": %.1500s", range->job->name, number, note.text);
-    }
-    TRY(result);
+    TRY(add_line_number(range, number,
+                        tokenizer_decode(range->job->tokenizer, range->ids.ids, range->ids.count,
+                                         !range->job->special, &text, &length)));
     text[length] = '\n'; /* replaces the NUL */
-    result = text_buffer_append(&range->out, text, length + 1);
+    status result = text_buffer_append(&range->out, text, length + 1);
     free(text);
     return result;
 }

@@ -109,6 +109,14 @@ status status_restore(const struct status_note *note)
     return note->code;
 }
 
+status status_change(status code)
+{
+    if (pending.code != STATUS_OK) {
+        pending.code = code;
+    }
+    return code;
+}
+
 const struct status_note *status_pending(void)
 {
     return &pending;

@@ -62,6 +62,11 @@ void status_take(struct status_note *note);
  * Returns   note->code */
 status status_restore(const struct status_note *note);
 
+/* status_change - replace the code of the pending note of this thread; its text remains.
+ *
+ * Returns   code */
+status status_change(status code);
+
 /* status_pending - return the pending note of this thread; code is STATUS_OK if there is none. */
 const struct status_note *status_pending(void);
 

@@ -53,7 +53,11 @@ static void test_status(void)
     snprintf(note.text, sizeof note.text, "%s", "a\nb\033");
     status_format(&note, line, sizeof line);
     CHECK_TEXT(line, "error: rank 2 host somewhere: a b? [E-RECIPE]");
+    CHECK(status_change(STATUS_DATA) == STATUS_DATA);
+    status_format(status_pending(), line, sizeof line);
+    CHECK_TEXT(line, "error: rank 2 host somewhere step 12: value 9 is not below 3 [E-DATA]");
     status_clear();
+    CHECK(status_change(STATUS_DATA) == STATUS_DATA); /* no note is pending */
     CHECK(!status_print());
 }
 

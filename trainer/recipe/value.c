@@ -62,10 +62,8 @@ status recipe_fail_missing(const struct recipe_reader *r, struct source_location
 {
     char text[256];
     snprintf(text, sizeof text, FOREIGN_MISSING, name, need);
-    struct status_note note;
     recipe_fail(r, location, key, "%s", text);
-    status_take(&note);
-    RAISE(STATUS_UNAVAILABLE, "%s", note.text);
+    return status_change(STATUS_UNAVAILABLE);
 }
 
 /* Returns the location of a setting of a parsed recipe. */

@@ -152,12 +152,7 @@ static status check_dataset(hid_t dataset, const char *path, const struct manife
 /* Reports refused content of a file as a fault of its checkpoint. */
 static status report_as_damage(status result)
 {
-    if (result != STATUS_DATA) {
-        return result;
-    }
-    struct status_note note;
-    status_take(&note);
-    RAISE(STATUS_CHECKPOINT, "%s", note.text);
+    return result == STATUS_DATA ? status_change(STATUS_CHECKPOINT) : result;
 }
 
 status checkpoint_reader_open_file(const char *path, hid_t *out)

@@ -335,13 +335,8 @@ status checkpoint_write_files(struct checkpoint_save_state *save)
 {
     h5file_init();
     status result = write_all(save);
-    if (result == STATUS_CREATE || result == STATUS_NO_INPUT) {
-        struct status_note note;
-        status_take(&note);
-        note.code = result = STATUS_WRITE;
-        status_restore(&note);
-    }
-    return result;
+    return result == STATUS_CREATE || result == STATUS_NO_INPUT ? status_change(STATUS_WRITE)
+                                                                : result;
 }
 
 /* ---- manifest ---- */

@@ -406,12 +406,7 @@ status huggingface_config_check(const char *path, const struct recipe *r, struct
         result = recipe_parse(name, text, bytes, NULL, 0, out);
     }
     free(text);
-    if (result == STATUS_RECIPE) {
-        struct status_note note;
-        status_take(&note);
-        RAISE(STATUS_DATA, "%s", note.text);
-    }
-    return result;
+    return result == STATUS_RECIPE ? status_change(STATUS_DATA) : result;
 }
 
 static status read_document(const struct config_document *c, const char *objective,

@@ -328,8 +328,7 @@ static enum MHD_Result reply_pending(struct server *s, struct MHD_Connection *c,
 {
     struct status_note note = {0};
     status_take(&note);
-    bool is_input = result == STATUS_DATA || result == STATUS_USAGE || result == STATUS_UNAVAILABLE;
-    return reply_error(s, c, is_input ? 400 : 500, code, parameter, note.text);
+    return reply_error(s, c, server_job_http_status(result), code, parameter, note.text);
 }
 
 /* Parses and encodes a complete body, submits the job and suspends the connection. */

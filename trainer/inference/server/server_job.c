@@ -135,12 +135,17 @@ void server_job_fail(struct server_job *job, int http_status, const char *code, 
     free(body);
 }
 
+int server_job_http_status(status result)
+{
+    bool is_input = result == STATUS_DATA || result == STATUS_USAGE || result == STATUS_UNAVAILABLE;
+    return is_input ? 400 : 500;
+}
+
 void server_job_fail_pending(struct server_job *job, status result)
 {
     struct status_note note = {0};
     status_take(&note);
-    bool is_input = result == STATUS_DATA || result == STATUS_USAGE || result == STATUS_UNAVAILABLE;
-    server_job_fail(job, is_input ? 400 : 500, NULL, note.text);
+    server_job_fail(job, server_job_http_status(result), NULL, note.text);
 }
 
 bool server_job_is_cancelled(struct server_job *job)

@@ -60,6 +60,10 @@ void server_job_write(struct server_job *job, const char *bytes, size_t count);
 /* server_job_end - declare the output as complete. */
 void server_job_end(struct server_job *job);
 
+/* server_job_http_status - return the HTTP status of an error: 400 if the request causes it, else
+ * 500. */
+int server_job_http_status(status result);
+
 /* server_job_fail - end the job with an error. If output was already sent, the output ends without
  * an error.
  *

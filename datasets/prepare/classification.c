@@ -12,10 +12,7 @@
 #include "datasets/tokenizer/text_pair.h"
 
 struct classification {
-    const struct prepare_options *options;
-    struct prepare_report *report;
-    struct prepare_output *output;
-    struct row_split split;
+    struct rows_preparation rows;
     enum example_kind kind;
     struct labels labels;
     struct token_list ids;
@@ -102,36 +99,34 @@ static status write_row(void *user, struct jsonl_row *row)
     int64_t first_segment_tokens = 0, truncated = 0;
     c->ids.count = 0;
     TRY(read_row(c, row->value, &text, &pair, &label_bits));
-    TRY(text_pair_encode(c->options->tokenizer, &text, &pair, c->options->sequence_tokens, &c->ids,
-                         &first_segment_tokens, &truncated));
+    TRY(text_pair_encode(c->rows.options->tokenizer, &text, &pair, c->rows.options->sequence_tokens,
+                         &c->ids, &first_segment_tokens, &truncated));
     row->fatal = true;
-    rows_count_example(c->report, c->ids.count, truncated);
+    rows_count_example(c->rows.report, c->ids.count, truncated);
     uint32_t segment = (uint32_t)first_segment_tokens;
     const uint32_t *const values[] = {
         [EXAMPLE_TASK_FIRST_SEGMENT] = &segment, [EXAMPLE_TASK_LABEL] = &label_bits};
     int stratum = c->kind == EXAMPLE_CLASSIFY ? (int)label_bits : 0;
-    return prepare_output_write_example(c->output, row_split_choose(&c->split, stratum), c->ids.ids,
-                                        c->ids.count, values);
+    return prepare_output_write_example(c->rows.output, row_split_choose(&c->rows.split, stratum),
+                                        c->ids.ids, c->ids.count, values);
 }
 
 static status prepare_objective(const struct prepare_options *options, enum example_kind kind,
                                 struct prepare_report *out)
 {
     *out = (struct prepare_report){0};
-    struct classification c = {.options = options, .report = out, .kind = kind};
+    struct classification c = {.kind = kind};
     bool has_labels = kind == EXAMPLE_CLASSIFY;
-    status result =
-        rows_prepare(&(struct rows_preparation){.options = options,
-                                                .report = out,
-                                                .kind = kind,
-                                                .unit_name = "rows",
-                                                .output = &c.output,
-                                                .split = &c.split,
-                                                .process_row = write_row,
-                                                .user = &c,
-                                                .labels = has_labels ? &c.labels : NULL,
-                                                .collect_labels = collect_label,
-                                                .find_stratum = has_labels ? find_stratum : NULL});
+    c.rows = (struct rows_preparation){.options = options,
+                                       .report = out,
+                                       .kind = kind,
+                                       .unit_name = "rows",
+                                       .process_row = write_row,
+                                       .user = &c,
+                                       .labels = has_labels ? &c.labels : NULL,
+                                       .collect_labels = collect_label,
+                                       .find_stratum = has_labels ? find_stratum : NULL};
+    status result = rows_prepare(&c.rows);
     token_list_free(&c.ids);
     labels_free(&c.labels);
     return result;

@@ -14,10 +14,7 @@
 #include "datasets/tokenizer/qa_windows.h"
 
 struct extractive_qa {
-    const struct prepare_options *options;
-    struct prepare_report *report;
-    struct prepare_output *output;
-    struct row_split split;
+    struct rows_preparation rows;
     struct row_groups contexts;                               /* random split */
     int64_t row_count, next_row;                              /* next_row: index of the next row */
     struct token_list ids, char_begin, char_end, answer_bits; /* columns of a window */
@@ -109,7 +106,7 @@ static status count_row(void *user, struct jsonl_row *row)
     struct extractive_qa *q = user;
     struct text context = {0};
     q->row_count++;
-    if (!q->options->shuffle_split) {
+    if (!q->rows.options->shuffle_split) {
         return STATUS_OK;
     }
     TRY(jsonl_get_string(row->value, "context", &context.bytes, &context.count));
@@ -119,7 +116,7 @@ static status count_row(void *user, struct jsonl_row *row)
 /* Reads all rows to plan the split. */
 static status plan_split(struct extractive_qa *q)
 {
-    const struct prepare_options *o = q->options;
+    const struct prepare_options *o = q->rows.options;
     TRY(rows_prescan(o, count_row, q));
     return o->shuffle_split && q->contexts.rows > 1
                ? row_split_group_plan(&q->contexts, o->validation_fraction, o->split_seed)
@@ -130,9 +127,9 @@ static status choose_split(const struct extractive_qa *q, int64_t row, const str
                            enum prepare_split *out)
 {
     bool in_validation = false;
-    double fraction = q->options->validation_fraction;
-    *out = q->split.input;
-    if (q->split.input != PREPARE_SPLIT_BY_FRACTION || fraction <= 0.0 || q->row_count < 2) {
+    double fraction = q->rows.options->validation_fraction;
+    *out = q->rows.split.input;
+    if (q->rows.split.input != PREPARE_SPLIT_BY_FRACTION || fraction <= 0.0 || q->row_count < 2) {
         return STATUS_OK;
     }
     if (q->contexts.is_validation != NULL) {
@@ -210,8 +207,8 @@ static status write_window(struct extractive_qa *q, const struct qa_row *r, int6
         [EXAMPLE_ANSWER_TO] = (const uint32_t *)q->char_end.ids,
         [EXAMPLE_ANSWER_RIGHT] = (const uint32_t *)q->answer_bits.ids,
     };
-    rows_count_example(q->report, q->ids.count, 0);
-    return prepare_output_write_example(q->output, r->split, q->ids.ids, q->ids.count, values);
+    rows_count_example(q->rows.report, q->ids.count, 0);
+    return prepare_output_write_example(q->rows.output, r->split, q->ids.ids, q->ids.count, values);
 }
 
 static status write_windows(struct extractive_qa *q, struct jsonl_row *row,
@@ -246,8 +243,8 @@ static status write_row(void *user, struct jsonl_row *row)
     for (int i = 0; i < list.count; i++) {
         TRY(check_answer(&context, &list.items[i]));
     }
-    status result = qa_windows_encode(q->options->tokenizer, &question, &context,
-                                      q->options->sequence_tokens, &a);
+    status result = qa_windows_encode(q->rows.options->tokenizer, &question, &context,
+                                      q->rows.options->sequence_tokens, &a);
     if (result == STATUS_OK) {
         result = write_windows(q, row, &list, &r);
     }
@@ -260,21 +257,20 @@ status prepare_answer(const struct prepare_options *options, struct prepare_repo
     *out = (struct prepare_report){0};
     struct prepare_options o = *options;
     o.format.has_squad = true;
-    struct extractive_qa q = {.options = &o, .report = out};
+    struct extractive_qa q = {0};
+    q.rows = (struct rows_preparation){.options = &o,
+                                       .report = out,
+                                       .kind = EXAMPLE_ANSWER,
+                                       .unit_name = "windows",
+                                       .chooses_split = true,
+                                       .process_row = write_row,
+                                       .user = &q};
     status result = prepare_options_check(&o);
     if (result == STATUS_OK && o.validation_fraction > 0.0) {
         result = plan_split(&q);
     }
     if (result == STATUS_OK) {
-        result = rows_prepare(&(struct rows_preparation){.options = &o,
-                                                         .report = out,
-                                                         .kind = EXAMPLE_ANSWER,
-                                                         .unit_name = "windows",
-                                                         .output = &q.output,
-                                                         .split = &q.split,
-                                                         .chooses_split = true,
-                                                         .process_row = write_row,
-                                                         .user = &q});
+        result = rows_prepare(&q.rows);
     }
     row_split_group_close(&q.contexts);
     token_list_free(&q.ids);

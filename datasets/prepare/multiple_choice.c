@@ -14,10 +14,7 @@
 #include "datasets/tokenizer/text_pair.h"
 
 struct multiple_choice {
-    const struct prepare_options *options;
-    struct prepare_report *report;
-    struct prepare_output *output;
-    struct row_split split;
+    struct rows_preparation rows;
     struct labels labels;
     struct token_list ids, token_flags; /* token_flags: bits of the column `mark` (example.h) */
     int64_t truncated_tokens;
@@ -26,8 +23,8 @@ struct multiple_choice {
 static status add_text(struct multiple_choice *m, const struct text *text, const struct text *pair)
 {
     int64_t before = m->ids.count, first_segment_tokens = 0, truncated = 0;
-    TRY(text_pair_encode(m->options->tokenizer, text, pair, m->options->sequence_tokens, &m->ids,
-                         &first_segment_tokens, &truncated));
+    TRY(text_pair_encode(m->rows.options->tokenizer, text, pair, m->rows.options->sequence_tokens,
+                         &m->ids, &first_segment_tokens, &truncated));
     int64_t count = m->ids.count - before;
     TRY(token_list_reserve(&m->token_flags, count));
     for (int64_t i = 0; i < count; i++) {
@@ -50,9 +47,9 @@ static status write_example(struct multiple_choice *m, uint32_t label, int strat
         [EXAMPLE_TEXTS_MARK] = (const uint32_t *)m->token_flags.ids,
         [EXAMPLE_TEXTS_LABEL] = &label,
     };
-    rows_count_example(m->report, m->ids.count, m->truncated_tokens);
-    return prepare_output_write_example(m->output, row_split_choose(&m->split, stratum), m->ids.ids,
-                                        m->ids.count, values);
+    rows_count_example(m->rows.report, m->ids.count, m->truncated_tokens);
+    return prepare_output_write_example(m->rows.output, row_split_choose(&m->rows.split, stratum),
+                                        m->ids.ids, m->ids.count, values);
 }
 
 /* ---- choices ---- */
@@ -145,20 +142,18 @@ static status prepare_objective(const struct prepare_options *options, enum exam
                                 struct prepare_report *out)
 {
     *out = (struct prepare_report){0};
-    struct multiple_choice m = {.options = options, .report = out};
+    struct multiple_choice m = {0};
     bool has_labels = kind == EXAMPLE_CHOOSE;
-    status result = rows_prepare(
-        &(struct rows_preparation){.options = options,
-                                   .report = out,
-                                   .kind = kind,
-                                   .unit_name = "rows",
-                                   .output = &m.output,
-                                   .split = &m.split,
-                                   .process_row = has_labels ? write_choices : write_pair,
-                                   .user = &m,
-                                   .labels = has_labels ? &m.labels : NULL,
-                                   .collect_labels = collect_choices,
-                                   .find_stratum = has_labels ? find_stratum : NULL});
+    m.rows = (struct rows_preparation){.options = options,
+                                       .report = out,
+                                       .kind = kind,
+                                       .unit_name = "rows",
+                                       .process_row = has_labels ? write_choices : write_pair,
+                                       .user = &m,
+                                       .labels = has_labels ? &m.labels : NULL,
+                                       .collect_labels = collect_choices,
+                                       .find_stratum = has_labels ? find_stratum : NULL};
+    status result = rows_prepare(&m.rows);
     token_list_free(&m.ids);
     token_list_free(&m.token_flags);
     labels_free(&m.labels);

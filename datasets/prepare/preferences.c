@@ -274,13 +274,9 @@ status prepare_preferences(const struct prepare_options *options, struct prepare
     REQUIRE(options->sequence_tokens >= 2, STATUS_USAGE,
             "the sequence length is %" PRId64 " tokens; a prompt and a response need at least 2",
             options->sequence_tokens);
-    struct prepare_output *output = NULL;
-    struct row_split split = {0};
     return rows_prepare(&(struct rows_preparation){.options = options,
                                                    .report = out,
                                                    .kind = EXAMPLE_PREFERENCE_PAIRS,
                                                    .unit_name = "pairs",
-                                                   .output = &output,
-                                                   .split = &split,
                                                    .encode_row = encode_row});
 }

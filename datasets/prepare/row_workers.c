@@ -24,7 +24,7 @@ struct row_slot {
 };
 
 struct row_workers {
-    const struct rows_preparation *preparation;
+    struct rows_preparation *preparation;
     struct jsonl_bad_rows *bad_rows;
     struct ordered_pool *pool;
 };
@@ -69,8 +69,8 @@ static status write_row_entry(const struct row_workers *w, const struct row_entr
     report->plain_rows += x->is_plain;
     report->examples++;
     w->bad_rows->has_good_row = true;
-    enum prepare_split split = row_split_choose(w->preparation->split, 0);
-    return prepare_output_write_example(*w->preparation->output, split, x->text.ids.ids,
+    enum prepare_split split = row_split_choose(&w->preparation->split, 0);
+    return prepare_output_write_example(w->preparation->output, split, x->text.ids.ids,
                                         x->text.ids.count, x->values);
 }
 
@@ -98,7 +98,7 @@ static void close_slot(void *slot)
     }
 }
 
-status row_workers_open(const struct rows_preparation *p, struct jsonl_bad_rows *bad_rows,
+status row_workers_open(struct rows_preparation *p, struct jsonl_bad_rows *bad_rows,
                         struct row_workers **out)
 {
     static const struct ordered_pool_callbacks encoding = {sizeof(struct row_slot), NULL,

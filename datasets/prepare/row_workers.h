@@ -17,7 +17,7 @@ struct row_workers;
  *
  * Memory    p and bad_rows are borrowed until row_workers_close
  * Errors    STATUS_INTERNAL (out of memory, threads) */
-status row_workers_open(const struct rows_preparation *p, struct jsonl_bad_rows *bad_rows,
+status row_workers_open(struct rows_preparation *p, struct jsonl_bad_rows *bad_rows,
                         struct row_workers **out);
 
 /* row_workers_add - queue a row. It is a callback of jsonl_read and csv_read_open; `workers` is a

@@ -78,7 +78,7 @@ static void log_rows(const struct rows_preparation *p)
 
 /* Calls process_row for the rows of the files. Rows that the reader rejects are counted
  * in bad_rows. */
-static status read_sequential(const struct rows_preparation *p, char *const *paths, int count,
+static status read_sequential(struct rows_preparation *p, char *const *paths, int count,
                               struct jsonl_bad_rows *bad_rows)
 {
     status result = STATUS_OK;
@@ -105,7 +105,7 @@ static status add_rendered(void *user, struct jsonl_row *row)
 }
 
 /* Encodes the rows of the files in several threads. */
-static status read_parallel(const struct rows_preparation *p, char *const *paths, int count,
+static status read_parallel(struct rows_preparation *p, char *const *paths, int count,
                             struct jsonl_bad_rows *bad_rows)
 {
     struct row_workers *workers = NULL;
@@ -128,7 +128,7 @@ static status read_parallel(const struct rows_preparation *p, char *const *paths
     return result;
 }
 
-static status read_split(const struct rows_preparation *p, char *const *paths, int count)
+static status read_split(struct rows_preparation *p, char *const *paths, int count)
 {
     struct jsonl_bad_rows bad_rows = {.skip = p->options->skip_bad_rows,
                                       .count = p->report->bad_rows};
@@ -138,18 +138,18 @@ static status read_split(const struct rows_preparation *p, char *const *paths, i
     return result;
 }
 
-static status read_all(const struct rows_preparation *p)
+static status read_all(struct rows_preparation *p)
 {
     const struct prepare_options *o = p->options;
     bool has_validation_inputs = o->validation_input_count > 0;
-    p->split->input = has_validation_inputs ? PREPARE_SPLIT_TRAIN : PREPARE_SPLIT_BY_FRACTION;
+    p->split.input = has_validation_inputs ? PREPARE_SPLIT_TRAIN : PREPARE_SPLIT_BY_FRACTION;
     TRY(read_split(p, o->inputs, o->input_count));
-    p->split->input = PREPARE_SPLIT_VALIDATION;
+    p->split.input = PREPARE_SPLIT_VALIDATION;
     TRY(has_validation_inputs ? read_split(p, o->validation_inputs, o->validation_input_count)
                               : STATUS_OK);
     REQUIRE(p->report->examples > 0, STATUS_DATA, "the inputs contain no %s that can be used",
             p->unit_name);
-    return prepare_output_finish(*p->output, p->report);
+    return prepare_output_finish(p->output, p->report);
 }
 
 /* Fills the label names: the names of the options, otherwise the sorted names of all rows. */
@@ -172,10 +172,10 @@ static status determine_labels(const struct rows_preparation *p)
 /* Counts a row in its stratum. */
 static status count_row(void *user, struct jsonl_row *row)
 {
-    const struct rows_preparation *p = user;
+    struct rows_preparation *p = user;
     int stratum = 0;
     TRY(p->find_stratum != NULL ? p->find_stratum(p->user, row->value, &stratum) : STATUS_OK);
-    p->split->strata[stratum].rows++;
+    p->split.strata[stratum].rows++;
     return STATUS_OK;
 }
 
@@ -197,16 +197,16 @@ static status check_strata(const struct row_split *split)
 }
 
 /* Plans the random split in a pass over all rows. */
-static status plan_split(const struct rows_preparation *p)
+static status plan_split(struct rows_preparation *p)
 {
     const struct prepare_options *o = p->options;
     if (o->validation_fraction <= 0.0 || !o->shuffle_split || p->chooses_split) {
         return STATUS_OK;
     }
-    TRY(row_split_open(p->split, p->find_stratum != NULL ? p->labels->count : 1, o->split_seed));
-    TRY(rows_prescan(o, count_row, (void *)(uintptr_t)p));
-    row_split_plan(p->split, o->validation_fraction);
-    return check_strata(p->split);
+    TRY(row_split_open(&p->split, p->find_stratum != NULL ? p->labels->count : 1, o->split_seed));
+    TRY(rows_prescan(o, count_row, p));
+    row_split_plan(&p->split, o->validation_fraction);
+    return check_strata(&p->split);
 }
 
 /* ---- counts of labels ---- */
@@ -281,7 +281,7 @@ static void count_shared_examples(const struct rows_preparation *p)
     }
 }
 
-status rows_prepare(const struct rows_preparation *p)
+status rows_prepare(struct rows_preparation *p)
 {
     const struct prepare_options *o = p->options;
     double start = clock_seconds();
@@ -289,11 +289,11 @@ status rows_prepare(const struct rows_preparation *p)
     TRY(prepare_options_check(o));
     REQUIRE(o->validation_fraction <= 0.0 || o->validation_input_count == 0, STATUS_USAGE,
             "give either a validation fraction or validation inputs, not both");
-    TRY(prepare_output_open(o, p->kind, p->output)); /* the lock is held while rows are counted */
+    TRY(prepare_output_open(o, p->kind, &p->output)); /* the lock is held while rows are counted */
     TRY_GOTO(result, done, p->labels != NULL ? determine_labels(p) : STATUS_OK);
     TRY_GOTO(result, done, plan_split(p));
     TRY_GOTO(result, done,
-             p->labels != NULL ? prepare_output_set_labels(*p->output, p->labels) : STATUS_OK);
+             p->labels != NULL ? prepare_output_set_labels(p->output, p->labels) : STATUS_OK);
     TRY_GOTO(result, done, read_all(p));
     if (p->labels != NULL && o->label_counts != NULL) {
         TRY_GOTO(result, done, count_labels(p));
@@ -301,8 +301,8 @@ status rows_prepare(const struct rows_preparation *p)
     count_shared_examples(p);
     p->report->seconds = clock_seconds() - start;
 done:
-    prepare_output_close(p->output);
-    row_split_close(p->split);
+    prepare_output_close(&p->output);
+    row_split_close(&p->split);
     return result;
 }
 

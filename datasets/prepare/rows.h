@@ -34,10 +34,10 @@ struct rows_preparation {
     const struct prepare_options *options;
     struct prepare_report *report;
     enum example_kind kind;
-    const char *unit_name;          /* "rows": for messages */
-    struct prepare_output **output; /* set by rows_prepare before the first row */
-    struct row_split *split;        /* set by rows_prepare: selects the split of a row */
-    bool chooses_split; /* process_row selects the validation rows; split->input is the input's */
+    const char *unit_name;         /* "rows": for messages */
+    struct prepare_output *output; /* set by rows_prepare before the first row */
+    struct row_split split;        /* set by rows_prepare: selects the split of a row */
+    bool chooses_split; /* process_row selects the validation rows; split.input is the input's */
     /* Writes the examples of a row; called in the calling thread. */
     status (*process_row)(void *user, struct jsonl_row *row);
     void *user; /* argument of process_row */
@@ -65,7 +65,7 @@ status rows_prescan(const struct prepare_options *options,
 /* rows_prepare - read the inputs, then the validation inputs, and write the shards.
  *
  * Errors    as prepare_clm; STATUS_DATA for a bad row, or if no row can be used */
-status rows_prepare(const struct rows_preparation *p);
+status rows_prepare(struct rows_preparation *p);
 
 /* rows_count_example - add an example of `tokens` tokens to the report; `truncated` tokens were
  * removed from it. */

@@ -141,13 +141,9 @@ status prepare_seq2seq(const struct prepare_options *options, struct prepare_rep
 {
     *out = (struct prepare_report){0};
     TRY(seq2seq_check_options(options));
-    struct prepare_output *output = NULL;
-    struct row_split split = {0};
     return rows_prepare(&(struct rows_preparation){.options = options,
                                                    .report = out,
                                                    .kind = EXAMPLE_SEQ2SEQ,
                                                    .unit_name = "pairs",
-                                                   .output = &output,
-                                                   .split = &split,
                                                    .encode_row = encode_row});
 }

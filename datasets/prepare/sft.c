@@ -287,14 +287,10 @@ status prepare_sft(const struct prepare_options *options, struct prepare_report 
     *out = (struct prepare_report){0};
     bool has_pairs = options->encoder_decoder;
     TRY(has_pairs ? seq2seq_check_options(options) : STATUS_OK);
-    struct prepare_output *output = NULL;
-    struct row_split split = {0};
     return rows_prepare(
         &(struct rows_preparation){.options = options,
                                    .report = out,
                                    .kind = has_pairs ? EXAMPLE_SEQ2SEQ : EXAMPLE_SFT,
                                    .unit_name = has_pairs ? "pairs" : "rows",
-                                   .output = &output,
-                                   .split = &split,
                                    .encode_row = has_pairs ? encode_pair : encode_row});
 }

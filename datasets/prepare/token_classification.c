@@ -16,10 +16,7 @@
 #include "datasets/tokenizer/text_pair.h"
 
 struct token_classification {
-    const struct prepare_options *options;
-    struct prepare_report *report;
-    struct prepare_output *output;
-    struct row_split split;
+    struct rows_preparation rows;
     struct labels labels;
     struct token_list ids, token_labels; /* token_labels: an index, or EXAMPLE_NO_LABEL */
 };
@@ -80,7 +77,7 @@ static status add_word(struct token_classification *c, size_t index, const json_
     REQUIRE(json_is_string(word), STATUS_DATA, "the field 'tokens': element %zu is not a string",
             index);
     TRY(row_field_label_index(&c->labels, label, &number));
-    TRY(text_pair_encode_word(c->options->tokenizer, &text, index == 0, &c->ids, &begin));
+    TRY(text_pair_encode_word(c->rows.options->tokenizer, &text, index == 0, &c->ids, &begin));
     if (begin > before) { /* a space before the word, without a label */
         int64_t end = c->ids.count;
         c->ids.count = begin;
@@ -107,9 +104,9 @@ static status add_words(struct token_classification *c, const json_t *row, int32
 static status write_row(void *user, struct jsonl_row *row)
 {
     struct token_classification *c = user;
-    struct tokenizer_specials s = tokenizer_get_specials(c->options->tokenizer);
+    struct tokenizer_specials s = tokenizer_get_specials(c->rows.options->tokenizer);
     bool encoder = s.cls >= 0 && s.sep >= 0;
-    int64_t capacity = c->options->sequence_tokens - encoder;
+    int64_t capacity = c->rows.options->sequence_tokens - encoder;
     TRY(check_row(row->value));
     TRY(add_words(c, row->value, encoder ? s.cls : -1));
     row->fatal = true;
@@ -120,30 +117,29 @@ static status write_row(void *user, struct jsonl_row *row)
         TRY(token_list_add(&c->ids, s.sep));
         TRY(add_token_labels(c, EXAMPLE_NO_LABEL));
     }
-    rows_count_example(c->report, c->ids.count, truncated);
+    rows_count_example(c->rows.report, c->ids.count, truncated);
     const uint32_t *const values[] = {[EXAMPLE_TOKEN_LABEL] =
                                           (const uint32_t *)c->token_labels.ids};
-    return prepare_output_write_example(c->output, row_split_choose(&c->split, 0), c->ids.ids,
-                                        c->ids.count, values);
+    return prepare_output_write_example(c->rows.output, row_split_choose(&c->rows.split, 0),
+                                        c->ids.ids, c->ids.count, values);
 }
 
 status prepare_classify_tokens(const struct prepare_options *options, struct prepare_report *out)
 {
     *out = (struct prepare_report){0};
-    struct token_classification c = {.options = options, .report = out};
+    struct token_classification c = {0};
     REQUIRE(options->sequence_tokens >= 3, STATUS_USAGE,
             "the sequence length is %" PRId64 " tokens; it must be at least 3",
             options->sequence_tokens);
-    status result = rows_prepare(&(struct rows_preparation){.options = options,
-                                                            .report = out,
-                                                            .kind = EXAMPLE_CLASSIFY_TOKENS,
-                                                            .unit_name = "rows",
-                                                            .output = &c.output,
-                                                            .split = &c.split,
-                                                            .process_row = write_row,
-                                                            .user = &c,
-                                                            .labels = &c.labels,
-                                                            .collect_labels = collect_labels});
+    c.rows = (struct rows_preparation){.options = options,
+                                       .report = out,
+                                       .kind = EXAMPLE_CLASSIFY_TOKENS,
+                                       .unit_name = "rows",
+                                       .process_row = write_row,
+                                       .user = &c,
+                                       .labels = &c.labels,
+                                       .collect_labels = collect_labels};
+    status result = rows_prepare(&c.rows);
     token_list_free(&c.ids);
     token_list_free(&c.token_labels);
     labels_free(&c.labels);

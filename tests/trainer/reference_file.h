@@ -28,6 +28,23 @@ static inline double reference_attribute(hid_t file, const char *name)
     return value;
 }
 
+/* Returns a configuration with the sizes in the attributes of the file. */
+static inline struct model_config reference_config(hid_t file, const char *architecture)
+{
+    return (struct model_config){.architecture = architecture,
+                                 .layers = (int64_t)reference_attribute(file, "layers"),
+                                 .width = (int64_t)reference_attribute(file, "width"),
+                                 .heads = (int64_t)reference_attribute(file, "heads"),
+                                 .inner = (int64_t)reference_attribute(file, "inner"),
+                                 .positions = (int64_t)reference_attribute(file, "positions"),
+                                 .vocabulary = (int64_t)reference_attribute(file, "vocabulary"),
+                                 .activation = ACTIVATION_GELU_TANH,
+                                 .norm_epsilon = 1e-5f,
+                                 .rope_theta = 10000,
+                                 .initializer_range = 0.02f,
+                                 .tied = true};
+}
+
 static inline void *reference_dataset(hid_t file, const char *name, hid_t type, size_t size,
                                       int64_t *count)
 {

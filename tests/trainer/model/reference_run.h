@@ -58,20 +58,7 @@ static inline void run_open(struct run *r, const char *name, const char *archite
     hid_t f = reference_open(name);
     *r = (struct run){
         .file = f,
-        .config = {.architecture = architecture,
-                   .layers = (int64_t)reference_attribute(f, "layers"),
-                   .width = (int64_t)reference_attribute(f, "width"),
-                   .heads = (int64_t)reference_attribute(f, "heads"),
-                   .inner = (int64_t)reference_attribute(f, "inner"),
-                   .positions = (int64_t)reference_attribute(f, "positions"),
-                   .vocabulary = (int64_t)reference_attribute(f, "vocabulary"),
-                   .activation = reference_attribute(f, "gelu_tanh") > 0 ? ACTIVATION_GELU_TANH
-                                                                         : ACTIVATION_GELU_ERF,
-                   .initializer_range = 0.02f,
-                   .tied = run_attribute_or(f, "tied", 1) > 0,
-                   .adapter = {.rank = (int64_t)run_attribute_or(f, "adapter_rank", 0),
-                               .alpha = (float)run_attribute_or(f, "adapter_alpha", 0),
-                               .targets = targets}},
+        .config = reference_config(f, architecture),
         .batch = (int64_t)reference_attribute(f, "batch"),
         .tokens = (int64_t)reference_attribute(f, "tokens"),
         .steps = (int64_t)reference_attribute(f, "steps"),
@@ -81,6 +68,12 @@ static inline void run_open(struct run *r, const char *name, const char *archite
                      run_attribute_or(f, "lamb", 0) > 0 ? OPTIMIZER_LAMB : OPTIMIZER_ADAMW},
         .learning_rate = reference_attribute(f, "learning_rate"),
     };
+    r->config.activation =
+        reference_attribute(f, "gelu_tanh") > 0 ? ACTIVATION_GELU_TANH : ACTIVATION_GELU_ERF;
+    r->config.tied = run_attribute_or(f, "tied", 1) > 0;
+    r->config.adapter.rank = (int64_t)run_attribute_or(f, "adapter_rank", 0);
+    r->config.adapter.alpha = (float)run_attribute_or(f, "adapter_alpha", 0);
+    r->config.adapter.targets = targets;
     r->losses = reference_dataset(f, "losses", H5T_NATIVE_DOUBLE, 8, &count);
     r->norms = reference_dataset(f, "norms", H5T_NATIVE_DOUBLE, 8, &count);
 }

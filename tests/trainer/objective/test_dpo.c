@@ -103,20 +103,9 @@ static void make_setup(struct setup *s, const char *file, const char *architectu
     int64_t count;
     hid_t f = s->file = reference_open(file);
     bool qwen3 = strcmp(architecture, "qwen3") == 0;
-    s->config = (struct model_config){.architecture = architecture,
-                                      .kv_heads = qwen3 ? 1 : 0,
-                                      .head_width = qwen3 ? 6 : 0,
-                                      .rope_theta = 10000,
-                                      .layers = (int64_t)reference_attribute(f, "layers"),
-                                      .width = (int64_t)reference_attribute(f, "width"),
-                                      .heads = (int64_t)reference_attribute(f, "heads"),
-                                      .inner = (int64_t)reference_attribute(f, "inner"),
-                                      .positions = (int64_t)reference_attribute(f, "positions"),
-                                      .vocabulary = (int64_t)reference_attribute(f, "vocabulary"),
-                                      .activation = ACTIVATION_GELU_TANH,
-                                      .norm_epsilon = 1e-5f,
-                                      .initializer_range = 0.02f,
-                                      .tied = true};
+    s->config = reference_config(f, architecture);
+    s->config.kv_heads = qwen3 ? 1 : 0;
+    s->config.head_width = qwen3 ? 6 : 0;
     struct kernels_limits limits = {.rows = ROWS,
                                     .width = s->config.width,
                                     .inner = model_inner_outputs(&s->config),

@@ -193,23 +193,12 @@ static void test_architecture(hid_t file, const char *architecture)
     struct reward_test t = {.group = H5Gopen2(file, architecture, H5P_DEFAULT)};
     bool rotary = strcmp(architecture, "gpt2") != 0;
     CHECK(t.group >= 0);
-    t.config = (struct model_config){.architecture = architecture,
-                                     .layers = (int64_t)reference_attribute(file, "layers"),
-                                     .width = (int64_t)reference_attribute(file, "width"),
-                                     .heads = (int64_t)reference_attribute(file, "heads"),
-                                     .kv_heads = rotary ? 1 : 0,
-                                     .head_width = strcmp(architecture, "qwen3") == 0 ? 6 : 0,
-                                     .inner = (int64_t)reference_attribute(file, "inner"),
-                                     .positions = (int64_t)reference_attribute(file, "positions"),
-                                     .vocabulary = (int64_t)reference_attribute(file, "vocabulary"),
-                                     .activation = ACTIVATION_GELU_TANH,
-                                     .norm_epsilon = 1e-5f,
-                                     .initializer_range = 0.02f,
-                                     .rope_theta = 10000,
-                                     .tied = true,
-                                     .head = MODEL_HEAD_SEQUENCE,
-                                     .labels = 1,
-                                     .output_rows = RESPONSES * PAIRS};
+    t.config = reference_config(file, architecture);
+    t.config.kv_heads = rotary ? 1 : 0;
+    t.config.head_width = strcmp(architecture, "qwen3") == 0 ? 6 : 0;
+    t.config.head = MODEL_HEAD_SEQUENCE;
+    t.config.labels = 1;
+    t.config.output_rows = RESPONSES * PAIRS;
     t.lengths = reference_dataset(t.group, "lengths", H5T_NATIVE_INT32, 4, &count);
     CHECK_EQUAL(count, 3 * PAIRS);
     t.ids = reference_dataset(t.group, "ids", H5T_NATIVE_INT32, 4, &count);

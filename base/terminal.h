@@ -1,4 +1,4 @@
-/* The terminal: its width, wrapped text, and the colours of "error:" and "warning:". */
+/* The terminal: its width, wrapped text, and the colors of "error:" and "warning:". */
 #pragma once
 
 #include <stdbool.h>
@@ -16,11 +16,11 @@ status terminal_flush(bool written);
 /* Bytes that terminal_paint adds to a line at most. */
 #define TERMINAL_PAINT_BYTES 16
 
-/* terminal_has_colors - return whether an open file is a terminal that shows colours: NO_COLOR is
+/* terminal_has_colors - return whether an open file is a terminal that shows colors: NO_COLOR is
  * not set, and TERM is set and not "dumb". */
 bool terminal_has_colors(int descriptor);
 
-/* terminal_paint - copy a line; if `descriptor` has colours, "error:" at its start becomes red and
+/* terminal_paint - copy a line; if `descriptor` has colors, "error:" at its start becomes red and
  * "warning:" yellow.
  *
  * Memory    out[bytes] always ends with a NUL

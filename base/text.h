@@ -105,7 +105,7 @@ char *text_from_duration(double seconds, char *out);
 bool text_append_fitting(char *line, const char *part);
 
 /* text_distance - return the number of characters to insert, delete, replace or swap with a
- * neighbour to turn a into b. Case is ignored, and '-' equals '_'. Returns 64 if a word has more
+ * neighbor to turn a into b. Case is ignored, and '-' equals '_'. Returns 64 if a word has more
  * than 63 characters.
  *
  * Source    Damerau 1964; the restricted edit distance */

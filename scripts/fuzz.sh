@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Fuzzes the readers of foreign files (tests/fuzz/) with libFuzzer, the address sanitizer and the
-# undefined-behaviour sanitizer.
+# undefined-behavior sanitizer.
 #
 #   scripts/fuzz.sh [--seed N] [SECONDS] [TARGET...]
 #                                            build, then run each target for SECONDS (default: 60),

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Writes labelled data for fine-tuning from man pages.
+# Writes labeled data for fine-tuning from man pages.
 #
 #   scripts/manual_tasks.sh OUT_DIR
 #

@@ -6,7 +6,7 @@
 #
 # LANGUAGE is a code such as es (the default), de or fr. The pairs come from Debian packages, which
 # are downloaded with apt and unpacked, not installed:
-#   - gettext catalogues, LC_MESSAGES/*.mo, of the packages below or those on the command line,
+#   - gettext catalogs, LC_MESSAGES/*.mo, of the packages below or those on the command line,
 #     which can also be folders with unpacked packages;
 #   - translated man pages (manpages-LANGUAGE) and the English pages of the same packages, or the
 #     pages of the packages on the command line. Their paragraphs are aligned if both pages have
@@ -19,7 +19,7 @@
 # gettext).
 set -euo pipefail
 
-catalogues=(abiword-common apt aptitude-common audacity-data bash binutils-common coreutils
+catalogs=(abiword-common apt aptitude-common audacity-data bash binutils-common coreutils
     debconf-i18n diffutils dpkg e2fsprogs-l10n evince-common evolution-common filezilla-common
     findutils gawk gcc-12-locales gcc-14-locales gedit-common gettext gimp-data git
     gnome-control-center-data gnucash-common gnumeric-common gnupg-l10n grep iso-codes
@@ -55,9 +55,9 @@ download_packages() {
     done
 }
 
-# print_catalogue FILE: print "msgid TAB msgstr" of each entry of a .mo file. Both sides keep the
+# print_catalog FILE: print "msgid TAB msgstr" of each entry of a .mo file. Both sides keep the
 # escapes of a PO file. The first of several plural forms is printed.
-print_catalogue() {
+print_catalog() {
     msgunfmt "$1" 2>/dev/null | msgconv --no-wrap -t UTF-8 2>/dev/null | awk '
         function text(line) { sub(/^[^"]*"/, "", line); sub(/"$/, "", line); return line }
         function flush() {
@@ -150,7 +150,7 @@ split_pairs() {
 main() {
     local out=$1 language=${2:-es} file name page_packages=pages
     shift $(($# > 2 ? 2 : $#))
-    [ $# = 0 ] || catalogues=("$@") pages=() page_packages=catalogues
+    [ $# = 0 ] || catalogs=("$@") pages=() page_packages=catalogs
     if ! command -v msgunfmt >/dev/null; then
         echo "translation_corpus: msgunfmt was not found: run apt-get install gettext" >&2
         return 69
@@ -159,13 +159,13 @@ main() {
     trap 'rm -rf "$work"' EXIT
     mkdir -p "$out"
     apt-cache pkgnames >"$work/names"
-    echo "translation_corpus: downloading ${#catalogues[@]} packages" >&2
-    download_packages "$work/catalogues" "${catalogues[@]}"
+    echo "translation_corpus: downloading ${#catalogs[@]} packages" >&2
+    download_packages "$work/catalogs" "${catalogs[@]}"
     [ "${#pages[@]}" = 0 ] || download_packages "$work/pages" "${pages[@]}" "manpages-$language"
     {
-        find "$work/catalogues/root" -path "*/$language/LC_MESSAGES/*.mo" | LC_ALL=C sort |
+        find "$work/catalogs/root" -path "*/$language/LC_MESSAGES/*.mo" | LC_ALL=C sort |
             while IFS= read -r file; do
-                print_catalogue "$file"
+                print_catalog "$file"
             done
         find "$work/$page_packages/root" -path "*/man/$language/*.gz" 2>/dev/null | LC_ALL=C sort |
             while IFS= read -r file; do

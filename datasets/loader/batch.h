@@ -20,7 +20,7 @@
 
 enum batch_kind {
     BATCH_TEXT,             /* windows of text, or packs of SFT examples */
-    BATCH_SENTENCE_PAIRS,   /* masked language modelling */
+    BATCH_SENTENCE_PAIRS,   /* masked language modeling */
     BATCH_TASK,             /* examples for a fine-tuning head */
     BATCH_PREFERENCE_PAIRS, /* objectives dpo and reward */
     BATCH_SEQ2SEQ           /* sources and targets */

@@ -1,4 +1,4 @@
-/* Masking for masked language modelling: which tokens of an example are predicted, and which tokens
+/* Masking for masked language modeling: which tokens of an example are predicted, and which tokens
  * replace them.
  *
  * An example has n tokens, with [CLS] and [SEP]. round(n * probability) of them are drawn without

@@ -127,7 +127,7 @@ struct prepare_report {
     double seconds;
 };
 
-/* prepare_clm - write documents as shards for causal language modelling.
+/* prepare_clm - write documents as shards for causal language modeling.
  *
  * Each document is followed by the end token if the tokenizer has one. The output folder is created
  * if necessary. Shards of an earlier preparation are replaced once the new ones are complete.
@@ -139,7 +139,7 @@ struct prepare_report {
  *           an error the output folder has its earlier shards and no new ones. */
 status prepare_clm(const struct prepare_options *options, struct prepare_report *out);
 
-/* prepare_mlm - write sentence pairs for masked language modelling with next-sentence prediction
+/* prepare_mlm - write sentence pairs for masked language modeling with next-sentence prediction
  * or, with sentence_order, for the prediction of the order of two segments.
  *
  * For a RoBERTa tokenizer, the examples are whole sentences without pairs. example.h describes the

@@ -1,7 +1,7 @@
-/* The BPE of SentencePiece: joins neighbouring symbols to pieces.
+/* The BPE of SentencePiece: joins neighboring symbols to pieces.
  *
  * A text starts as its characters; a user-defined piece is one symbol that is never joined. Among
- * all neighbouring pairs of symbols that are a piece together, the pair of the highest score (of
+ * all neighboring pairs of symbols that are a piece together, the pair of the highest score (of
  * equals, the leftmost) is joined, until no pair is a piece. An unused piece is joined too, but at
  * the end it is divided again into the two symbols that formed it.
  *
@@ -22,7 +22,7 @@ struct merge_symbol {
     bool is_fixed;          /* a user-defined piece */
 };
 
-/* Two neighbouring symbols that are a piece. */
+/* Two neighboring symbols that are a piece. */
 struct merge_pair {
     float score;
     int32_t left, right;

@@ -1,6 +1,6 @@
 /* A trie of byte strings: finds all pieces at the beginning of a text.
  *
- * The nodes are in breadth-first order. The children of a node are neighbours, in the order of
+ * The nodes are in breadth-first order. The children of a node are neighbors, in the order of
  * their bytes. Node 0 is the root.
  *
  * Calls     piece_trie_build; piece_trie_next from node 0 for each byte, or piece_trie_longest;

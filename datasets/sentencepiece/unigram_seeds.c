@@ -1,5 +1,5 @@
 /* The repeated strings of a list of words, from their sorted suffixes. A string that occurs in
- * several places is a common prefix of neighbouring suffixes. */
+ * several places is a common prefix of neighboring suffixes. */
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -132,7 +132,7 @@ static status add_prefixes(struct seeds *s, const struct suffix *list, int64_t c
     return STATUS_OK;
 }
 
-/* Adds each character with its count. Suffixes with the same first character are neighbours. */
+/* Adds each character with its count. Suffixes with the same first character are neighbors. */
 static status add_characters(struct seeds *s, const struct suffix *list, int64_t count)
 {
     for (int64_t i = 0; i < count;) {

@@ -3,7 +3,7 @@
  * The normalizer applies these steps in order, each if its option is set:
  *
  *   clean_text            removes control characters and converts white space to spaces
- *   handle_chinese_chars  separates Chinese characters from their neighbours
+ *   handle_chinese_chars  separates Chinese characters from their neighbors
  *   strip_accents         applies canonical decomposition and removes nonspacing marks
  *   lowercase             converts to lower case, character by character
  *

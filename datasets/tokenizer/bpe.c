@@ -1,6 +1,6 @@
 /* Byte-level byte pair encoding: merges the bytes of each word by rank.
  *
- * A word starts as the ids of its bytes. Among all neighbouring pairs with a merge, the pair of
+ * A word starts as the ids of its bytes. Among all neighboring pairs with a merge, the pair of
  * lowest rank (of equals, the leftmost) is replaced by its result, until no pair has a merge:
  *
  *     while (there are pairs): i = argmin rank(s[i], s[i+1]); s[i] = result; remove s[i+1]

@@ -13,7 +13,7 @@
 
 #include "datasets/tokenizer/text_pair.h"
 
-enum { QA_WINDOWS_OVERLAP = 128 }; /* context tokens that neighbouring windows share */
+enum { QA_WINDOWS_OVERLAP = 128 }; /* context tokens that neighboring windows share */
 
 struct qa_windows {
     struct token_list question, context;    /* ids */

@@ -22,7 +22,7 @@ import transformers
 
 WIDTH, HEADS, INNER, POSITIONS, VOCABULARY, LABELS = 8, 2, 8, 10, 12, 3
 LENGTHS = (7, 5, 10)
-WORDS = 3  # labelled words of a text
+WORDS = 3  # labeled words of a text
 
 # Families like Llama, and GPT-1: class stem in transformers, more keys of the configuration. The
 # test has the same settings.

@@ -3,7 +3,8 @@
 # of other files. It also finds a phrase that is split over two lines. Messages put names in single
 # quotes.
 BEGIN {
-    words = "told|tells|whose|whatever|anew|likewise|beside|behind"
+    words = "told|tells|whose|whatever|anew|likewise|beside|behind" \
+        "|modelling|behaviours?|colours?|coloured|catalogues?|favours?" # one spelling
     phrases = "of its own|has not got|known by"
     # Legitimate uses, for example a public identifier: this text is not checked.
     allowed = ""

@@ -1,4 +1,4 @@
-/* Tests of warnings, errors, colours, widths and wrapped text: in files, on a pseudo-terminal. */
+/* Tests of warnings, errors, colors, widths and wrapped text: in files, on a pseudo-terminal. */
 #define _XOPEN_SOURCE 600 /* posix_openpt */
 #include <fcntl.h>
 #include <sys/ioctl.h>
@@ -41,7 +41,7 @@ static void test_colors(int terminal)
     CHECK(!terminal_has_colors(terminal));
 }
 
-/* A warning in a file has no colours, one line and its name at the end, also if it is cut. */
+/* A warning in a file has no colors, one line and its name at the end, also if it is cut. */
 static void test_warning(void)
 {
     char path[] = "/tmp/bireme-test-XXXXXX", text[2 * STATUS_TEXT_BYTES] = "", expected[64];
@@ -76,7 +76,7 @@ static void read_terminal(int controller, char *text, size_t bytes, const char *
     }
 }
 
-/* An error replaces the progress line, and is also in the log file, without colours. */
+/* An error replaces the progress line, and is also in the log file, without colors. */
 static void test_error_after_progress(int controller, int terminal)
 {
     char path[] = "/tmp/bireme-test-XXXXXX", shown[1024] = "", logged[1024] = "";
@@ -174,7 +174,7 @@ int main(void)
     CHECK(setenv("TERM", "xterm", 1) == 0 && pipe(ends) == 0);
     CHECK_TEXT(paint_line(ends[1], "error: a"), "error: a");
     if (!open_terminal(&controller, &terminal)) {
-        CHECK_SKIP("colours: the machine has no pseudo-terminals");
+        CHECK_SKIP("colors: the machine has no pseudo-terminals");
     }
     test_colors(terminal);
     test_error_after_progress(controller, terminal);

@@ -307,7 +307,7 @@ static void test_refused_files(void)
 {
     check_refused_file("{", ":1:1: not valid JSON");
     check_refused_file("{}", "'format' is not");
-    check_refused_file(HEAD "\"colour\": 1}", "unknown key 'colour'; remove it");
+    check_refused_file(HEAD "\"color\": 1}", "unknown key 'color'; remove it");
     check_refused_file(HEAD "\"user|input\": 1}", "unknown key 'user|input'");
     check_refused_file(HEAD "\"tokens\": [\"<|nobody|>\"]}", "no special token <|nobody|>");
     check_refused_file(HEAD "\"tokens\": [\"the\"]}", "no special token the");

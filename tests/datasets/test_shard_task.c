@@ -194,7 +194,7 @@ static struct loader *open_batches(const struct tokenizer *t, const char *glob,
     return loader;
 }
 
-static const char labelled_rows[] =
+static const char labeled_rows[] =
     "{\"text\": \"the list\", \"text_pair\": \"no\", \"label\": \"yes\"}\n"
     "{\"text\": \"the user\", \"text_pair\": \"of files\", \"label\": \"no\"}\n"
     "{\"text\": \"said\", \"text_pair\": \"yes\", \"label\": \"maybe\"}\n"
@@ -206,7 +206,7 @@ static void test_classify(void)
 {
     struct prepare_report report;
     static const int32_t numbers[] = {2, 1, 0, 2, 1, 2}; /* maybe, no, yes */
-    CHECK_OK(prepare_shards(prepare_classify, wordpiece, "a.jsonl", labelled_rows, "classify",
+    CHECK_OK(prepare_shards(prepare_classify, wordpiece, "a.jsonl", labeled_rows, "classify",
                             (struct prepare_options){.sequence_tokens = 16, .shard_tokens = 40},
                             &report));
     CHECK_EQUAL(report.label_count, 3);
@@ -544,7 +544,7 @@ static void test_bad_rows(void)
                   "is not one of");
     check_bad_row(prepare_embed, "{\"text\": \"a\"}", "no field 'text_pair'");
     struct prepare_report report;
-    CHECK_FAILS(prepare_shards(prepare_classify, wordpiece, "bad.jsonl", labelled_rows, "bad",
+    CHECK_FAILS(prepare_shards(prepare_classify, wordpiece, "bad.jsonl", labeled_rows, "bad",
                                (struct prepare_options){.sequence_tokens = 16, .labels = "yes,no"},
                                &report),
                 STATUS_DATA, "'maybe' is not one of --labels");
@@ -555,7 +555,7 @@ static void test_label_mismatch(void)
 {
     struct prepare_report report;
     CHECK_OK(prepare_shards(
-        prepare_classify, wordpiece, "a.jsonl", labelled_rows, "other",
+        prepare_classify, wordpiece, "a.jsonl", labeled_rows, "other",
         (struct prepare_options){.sequence_tokens = 16, .labels = "yes,no,maybe"}, &report));
     struct loader_source sources[] = {{folder_file("classify/train-*.h5"), 1},
                                       {folder_file("other/train-*.h5"), 1}};
@@ -620,7 +620,7 @@ static void check_inconsistent(enum example_kind kind, const uint32_t *const *va
 static void test_inconsistent_shards(void)
 {
     static const uint32_t none[3] = {0}, one[3] = {1, 1, 1}, two[3] = {2, 2, 2}, four[] = {4};
-    static const uint32_t unlabelled[] = {UINT32_MAX, UINT32_MAX, UINT32_MAX};
+    static const uint32_t unlabeled[] = {UINT32_MAX, UINT32_MAX, UINT32_MAX};
     static const uint32_t infinite[] = {0x7f800000};
     check_inconsistent(EXAMPLE_CLASSIFY, (const uint32_t *[]){four, one}, "a first segment of 4");
     check_inconsistent(EXAMPLE_CLASSIFY, (const uint32_t *[]){none, one}, "a first segment of 0");
@@ -629,7 +629,7 @@ static void test_inconsistent_shards(void)
     check_inconsistent(EXAMPLE_REGRESS, (const uint32_t *[]){one, infinite}, "the label inf");
     check_inconsistent(EXAMPLE_CLASSIFY_TOKENS, (const uint32_t *[]){two},
                        "the label number 2, but there are 2");
-    check_inconsistent(EXAMPLE_CLASSIFY_TOKENS, (const uint32_t *[]){unlabelled}, "has no label");
+    check_inconsistent(EXAMPLE_CLASSIFY_TOKENS, (const uint32_t *[]){unlabeled}, "has no label");
     check_inconsistent(EXAMPLE_ANSWER, (const uint32_t *[]){one, two, one, none, none, none, none},
                        "an answer from 2 to 1");
     check_inconsistent(EXAMPLE_ANSWER,

@@ -269,7 +269,7 @@ static void test_round_trips(void)
             check_round_trip(t, text, 2);
         }
     }
-    /* Few byte values, so that valid and invalid UTF-8, spaces and letters are neighbours. */
+    /* Few byte values, so that valid and invalid UTF-8, spaces and letters are neighbors. */
     static const char mixed[] =
         "  \n\tabc'st09.,\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80\xff\x80\xed\xa0\xc0";
     for (uint64_t round = 0; round < 3000; round++) {

@@ -8,7 +8,7 @@
  * - The allocated memory stays below fuzz_limits.
  *
  * With FUZZ_PRINT=1 in the environment it prints the result of each input. libFuzzer and the
- * sanitizers report crashes, leaks, undefined behaviour and slow inputs. */
+ * sanitizers report crashes, leaks, undefined behavior and slow inputs. */
 #pragma once
 
 #include <stdbool.h>

@@ -26,7 +26,7 @@ $'\x02l\x02s \\here is "listed".' \
     '' $'\x02-\x02b' '       with -l, scale sizes by "SIZE"' \
     '' $'\x02-\x02c' '       list entries by columns' \
     '' $'\x02-\x02d' '       list directories themselves' \
-    '' $'\x02-\x02e' '       show no colours at all' >"$1/ls.1.txt"
+    '' $'\x02-\x02e' '       show no colors at all' >"$1/ls.1.txt"
 END
 chmod +x scripts/manual_corpus.sh
 
@@ -58,7 +58,7 @@ sed -E 's/^\{"question": "What does option (-.) of ls do\?", "context": "(.*)", 
 # The label is the number of the answer among four different ones.
 declare -A expected=(['-a']='do not ignore entries' ['-b']='with -l, scale sizes by \"SIZE\"'
     ['-c']='list entries by columns' ['-d']='list directories themselves'
-    ['-e']='show no colours at all')
+    ['-e']='show no colors at all')
 while IFS= read -r line; do
     option=$(sed -E 's/.*option (-.) of.*/\1/' <<<"$line") label=${line##*: }
     mapfile -t choices < <(sed -E 's/.*"choices": \["(.*)"\], "label".*/\1/; s/", "/\n/g' \

@@ -1,5 +1,5 @@
 #!/bin/bash
-# The pairs of scripts/translation_corpus.sh from a catalogue and from man pages: aligned, cleaned,
+# The pairs of scripts/translation_corpus.sh from a catalog and from man pages: aligned, cleaned,
 # each source once. The three parts share no source.
 set -eu
 command -v msgfmt >/dev/null || {
@@ -7,8 +7,8 @@ command -v msgfmt >/dev/null || {
     exit 77
 }
 source "${BIREME_SOURCE_DIR:?}/tests/temporary_folder.sh"
-catalogues=unpacked/usr/share/locale/es/LC_MESSAGES
-mkdir -p $catalogues
+catalogs=unpacked/usr/share/locale/es/LC_MESSAGES
+mkdir -p $catalogs
 {
     printf 'msgid ""\nmsgstr "Content-Type: text/plain; charset=ISO-8859-1\\n"\n\n'
     printf 'msgid "_Open file"\nmsgstr "_Abrir archivo"\n\n'
@@ -23,7 +23,7 @@ mkdir -p $catalogues
     printf 'msgctxt "menu"\nmsgid "Open file"\nmsgstr "Otro texto"\n\n'
     printf 'msgid "Close"\nmsgstr ""\n'
 } >es.po
-msgfmt -o $catalogues/a.mo es.po
+msgfmt -o $catalogs/a.mo es.po
 
 # make_corpus FOLDER: write the pairs of a folder with packages to out, and sorted to pairs.
 make_corpus() {

@@ -8,7 +8,7 @@
  * Streams   An operation stays in its queue until the host waits for it or queries it. If the host
  *           reads results too early, it reads old data; if it overwrites inputs too early, the
  *           device uses the new data. SIMT_STREAMS=eager executes all work when it is queued, the
- *           other extreme of the behaviour of a GPU
+ *           other extreme of the behavior of a GPU
  * Waits     SIMT_WAITS=FILE: writes at exit the number of times that the host waited for a stream
  *           or for an event that was not reached. SIMT_IDLE=FILE: the number of these waits after
  *           which no stream had work, so that a GPU would be idle until the host queues more

@@ -3,7 +3,7 @@
  *
  * Each CUDA thread is a fiber; blocks run one after the other. In a warp operation (a rendezvous)
  * every lane of the mask deposits its operands and waits; the last lane computes the results of all
- * lanes by the tables of the PTX manual. Where the hardware leaves the behaviour open, the emulator
+ * lanes by the tables of the PTX manual. Where the hardware leaves the behavior open, the emulator
  * chooses the least convenient one:
  *
  *   shared memory  is filled with 0xff bytes (NaN, -1) at the start of every block. Dynamic memory

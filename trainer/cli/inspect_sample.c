@@ -20,7 +20,7 @@
 #include "trainer/setup/objective_spec.h"
 #include "trainer/setup/session.h"
 
-/* A range of tokens with one role: a prompt, a response, a segment, a labelled token. */
+/* A range of tokens with one role: a prompt, a response, a segment, a labeled token. */
 struct part {
     const char *name; /* owned by a constant, or by the label names of the sample */
     int64_t first, end;
@@ -152,8 +152,8 @@ static void add_texts(struct sample *s)
     s->loss = "the label";
 }
 
-/* Adds one part for each range of tokens between labels; a labelled token has a separate part. */
-static void add_labelled_tokens(struct sample *s)
+/* Adds one part for each range of tokens between labels; a labeled token has a separate part. */
+static void add_labeled_tokens(struct sample *s)
 {
     const struct example *e = &s->example;
     int64_t done = 0;
@@ -163,7 +163,7 @@ static void add_labelled_tokens(struct sample *s)
         done = e->positions[i] + 1;
     }
     add_part(s, "no label", done, e->tokens, false);
-    s->loss = "the labelled tokens";
+    s->loss = "the labeled tokens";
 }
 
 static status read_task(struct sample *s)
@@ -172,7 +172,7 @@ static status read_task(struct sample *s)
     TRY(shard_task_read(s->shard, s->index, e->tokens, e));
     enum example_kind kind = shard_get_header(s->shard)->kind;
     if (kind == EXAMPLE_CLASSIFY_TOKENS) {
-        add_labelled_tokens(s);
+        add_labeled_tokens(s);
         return STATUS_OK;
     }
     add_texts(s);

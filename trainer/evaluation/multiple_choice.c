@@ -55,10 +55,10 @@ static status parse_row(const char *path, int64_t number, const char *text, size
             error.text, error.column);
     json_t *context = get_either(out->line, "context", "ctx");
     out->choices = get_either(out->line, "choices", "endings");
-    bool labelled = read_label(json_object_get(out->line, "label"), &out->label);
+    bool labeled = read_label(json_object_get(out->line, "label"), &out->label);
     const char *missing = !json_is_string(context)       ? "'context' that is a string"
                           : !json_is_array(out->choices) ? "'choices' that is a list of strings"
-                          : !labelled                    ? "'label' that is a number"
+                          : !labeled                     ? "'label' that is a number"
                                                          : NULL;
     REQUIRE(missing == NULL, STATUS_DATA,
             "%s:%" PRId64

@@ -18,11 +18,11 @@ struct scores_class {
     struct scores_prf score;
 };
 
-/* Averages over classes. `macro` and `weighted` average the classes that are predicted or labelled
+/* Averages over classes. `macro` and `weighted` average the classes that are predicted or labeled
  * at least once, as in scikit-learn; `weighted` uses the support as weight. `micro` is computed
  * from the sum of all counts. It equals the accuracy if each example has one label. */
 struct scores_summary {
-    int64_t count; /* labelled examples */
+    int64_t count; /* labeled examples */
     double accuracy;
     struct scores_prf macro, micro, weighted;
 };

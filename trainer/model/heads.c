@@ -1,6 +1,6 @@
 /* The layers of the heads before their last matrices.
  *
- * ---- BERT's pre-training heads: masked language modelling and next-sentence prediction ----
+ * ---- BERT's pre-training heads: masked language modeling and next-sentence prediction ----
  *
  *   masked rows:  h = norm(act(W x + b));  logits h E^T + c with the token table E. W maps to the
  *                 columns of E. Without a transform (transformer_encoder), h = x

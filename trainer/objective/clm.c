@@ -1,4 +1,4 @@
-/* Causal language modelling: each token predicts the next one.
+/* Causal language modeling: each token predicts the next one.
  *
  *   loss = -sum_i log p(x_{i+1} | x_1 .. x_i) / tokens
  *

@@ -1,7 +1,7 @@
 /* Learns merges. The trainers of byte-level BPE and of WordPiece share this code.
  *
- * The words of the corpus are stored one after the other as symbols; neighbours in a word are
- * linked. For each pair of neighbouring symbols we store its count, weighted by the counts of
+ * The words of the corpus are stored one after the other as symbols; neighbors in a word are
+ * linked. For each pair of neighboring symbols we store its count, weighted by the counts of
  * its words, and every position at which it was seen. Then, until there are enough tokens:
  *
  *     take the pair with the highest count (of equals, the one with the smaller ids);
@@ -104,7 +104,7 @@ static status find_or_add_pair(struct merge_train *t, int32_t left, int32_t righ
     return STATUS_OK;
 }
 
-/* Adds a position at which left and right are neighbours, and the count of its word. */
+/* Adds a position at which left and right are neighbors, and the count of its word. */
 static status add_pair_position(struct merge_train *t, int32_t left, int32_t right,
                                 int32_t position)
 {

@@ -10,7 +10,7 @@
 /* Zero-initialized is empty. A position is the index of a symbol in the concatenated words. */
 struct merge_train {
     int32_t *symbols;  /* [positions] token id; -1: merged into the symbol before it */
-    int32_t *previous; /* [positions] neighbouring positions in the word; -1: none */
+    int32_t *previous; /* [positions] neighboring positions in the word; -1: none */
     int32_t *next;
     int32_t *word;        /* [positions] index of the word */
     int64_t *word_counts; /* [words] how often the word occurs */

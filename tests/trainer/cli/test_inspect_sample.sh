@@ -76,7 +76,7 @@ END
 END
     run_bireme 0 inspect words --sample 0
     grep -q "^\[O: tokens 0 to 0, in the loss\]\$" out &&
-        grep -q "^in the loss  *the labelled" out ||
+        grep -q "^in the loss  *the labeled" out ||
         fail "token labels: $(cat out)"
     prepare regress numbers --sequence-length 32 <<'END'
 {"text": "half", "label": 0.5}

@@ -36,14 +36,14 @@ check_width train recipe.yaml
 check_width train recipe.yaml                     # the run is finished
 check_width train recipe.yaml train.max_steps=30  # and goes on
 check_width train recipe.yaml objective=classify 'data.train=labels/train-*.h5' \
-    'data.validation=labels/validation-*.h5' run_dir=labelled log.report=false
+    'data.validation=labels/validation-*.h5' run_dir=labeled log.report=false
 check_width evaluate --checkpoint run --data 'data/validation-*.h5'
-check_width evaluate --checkpoint labelled --data 'labels/validation-*.h5'
+check_width evaluate --checkpoint labeled --data 'labels/validation-*.h5'
 check_width score --checkpoint run --tokens lines.txt
 check_width generate --checkpoint run --prompt 'The ' --max-new-tokens 40
 check_width embed --checkpoint run --similarity lines.txt
-check_width classify --checkpoint labelled lines.txt
-for path in run labelled tokenizer data/train-00000-of-00001.h5 run/final; do
+check_width classify --checkpoint labeled lines.txt
+for path in run labeled tokenizer data/train-00000-of-00001.h5 run/final; do
     check_width inspect $path
 done
 check_width inspect run --plot
@@ -53,7 +53,7 @@ check_width checkpoint list run
 check_width checkpoint verify run
 run_bireme 81 checkpoint diff run/final run/final-old
 [ "$(wc -L <out)" -le 79 ] || fail 'a line of a difference has more than 79 columns'
-check_width report run labelled --output page.html
+check_width report run labeled --output page.html
 check_width export --checkpoint run --output exported
 check_width import exported --output imported
 check_width bench step recipe.yaml --repeats 1

@@ -198,7 +198,7 @@ static inline double run_compare_tensors(const struct run *r, const char *group,
     return largest;
 }
 
-/* Computes the gradients of causal language modelling, and compares the loss with the file. Returns
+/* Computes the gradients of causal language modeling, and compares the loss with the file. Returns
  * the number of targets. */
 static inline double run_clm(struct run *r, const struct batch *batch,
                              const struct model_input *input, struct objective_input *views,

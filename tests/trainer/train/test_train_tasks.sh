@@ -27,7 +27,7 @@ make_rows() {
             tokens = tags = ""
             for (j = 1; j <= n; j++) {
                 tokens = tokens (j > 1 ? ", " : "") "\"" t[j] "\""
-                tags = tags (j > 1 ? ", " : "") "\"" (j == n ? "colour" : "other") "\""
+                tags = tags (j > 1 ? ", " : "") "\"" (j == n ? "color" : "other") "\""
             }
             printf "{\"tokens\": [%s], \"labels\": [%s]}\n", tokens, tags > "words.jsonl"
             printf "{\"question\": \"which\", \"context\": \"%s\", ", text > "answers.jsonl"

@@ -89,9 +89,9 @@ static int compare_folded(const void *a, const void *b)
     return order != 0 ? order : x->index - y->index;
 }
 
-/* Logs the pairs of neighbours with equal texts as one warning. */
-static void warn_equal_neighbours(const struct prepare_label_counts *c,
-                                  const struct folded_label *labels)
+/* Logs the pairs of neighbors with equal texts as one warning. */
+static void warn_equal_neighbors(const struct prepare_label_counts *c,
+                                 const struct folded_label *labels)
 {
     char pairs[LIST_BYTES] = "";
     size_t used = 0;
@@ -123,7 +123,7 @@ static void warn_similar_labels(const struct prepare_label_counts *c)
     }
     if (folded) { /* without memory, there is no warning */
         qsort(labels, (size_t)c->count, sizeof *labels, compare_folded);
-        warn_equal_neighbours(c, labels);
+        warn_equal_neighbors(c, labels);
     }
     for (int i = 0; i < c->count && labels != NULL; i++) {
         free(labels[i].text);

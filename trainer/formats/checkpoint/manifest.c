@@ -240,7 +240,7 @@ static int compare_columns(const void *a, const void *b)
 }
 
 /* Returns whether two shards overlap. Sorts a copy along the dimension that splits the tensor, so
- * that each shard is compared with its neighbours only. *failed: out of memory. */
+ * that each shard is compared with its neighbors only. *failed: out of memory. */
 static bool has_overlap(const struct manifest_tensor *t, bool *failed)
 {
     int count = t->shard_count, d = 1;

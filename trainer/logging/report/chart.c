@@ -188,7 +188,7 @@ static void write_grid(const struct chart *c, const struct range *x, const struc
     fputs("</text>\n", file);
 }
 
-/* Averages the curve over at most POINTS_MAX groups of neighbours; the last member gives x. */
+/* Averages the curve over at most POINTS_MAX groups of neighbors; the last member gives x. */
 static int reduce_curve(const struct chart_curve *c, double *x, double *y)
 {
     int64_t group = (c->count + POINTS_MAX - 1) / POINTS_MAX;

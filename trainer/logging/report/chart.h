@@ -1,4 +1,4 @@
-/* A line chart as SVG. The colours are CSS classes: c0 to c7 for curves. A standalone picture
+/* A line chart as SVG. The colors are CSS classes: c0 to c7 for curves. A standalone picture
  * contains its own style sheet, for light and dark backgrounds. */
 #pragma once
 
@@ -40,7 +40,7 @@ void chart_escape(const char *text, FILE *file);
 bool chart_has_points(const struct chart *c);
 
 /* chart_write - write the <svg> element. A curve with many points is averaged over groups of
- * neighbours. The attributes data-x and data-y of a curve contain its values, for scripts.
+ * neighbors. The attributes data-x and data-y of a curve contain its values, for scripts.
  *
  * The caller checks the file for errors. */
 void chart_write(const struct chart *c, bool standalone, FILE *file);

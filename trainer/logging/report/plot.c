@@ -86,7 +86,7 @@ void report_add_curves(struct chart *chart, const struct history *runs, int coun
         snprintf(names->evaluate[r % CHART_CURVES_MAX], sizeof names->evaluate[0], "%.*s%s",
                  NAME_BYTES, count > 1 ? name : "validation", count > 1 ? ", validation" : "");
         add_curve(chart, train, names->train[r % CHART_CURVES_MAX], r, false, true);
-        /* One run: two colours. Several runs: a colour for each run, validation is dashed. */
+        /* One run: two colors. Several runs: a color for each run, validation is dashed. */
         add_curve(chart, evaluate, names->evaluate[r % CHART_CURVES_MAX], count > 1 ? r : 1, true,
                   count == 1);
     }

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Each name of model.architecture occurs in docs/reference/architectures.md, in the glossary, in the
-# README (the name of the family or of the architecture) and in the first comment of architecture.c.
+# Each name of model.architecture occurs in docs/reference/architectures.md, in the README (the name
+# of the family or of the architecture) and in the first comment of architecture.c.
 # usage: check_architectures.sh [FOLDER]; the default is BIREME_SOURCE_DIR
 set -euo pipefail
 cd "${1:-${BIREME_SOURCE_DIR:?}}"
@@ -8,8 +8,6 @@ cd "${1:-${BIREME_SOURCE_DIR:?}}"
 # The names, from recipes/README.md, which a test compares with the settings table.
 names=$(awk -F'|' '/^\| `architecture`/ { gsub(/[ ]/, "", $3); gsub(/,/, "\n", $3); print $3 }' \
     recipes/README.md)
-glossary=$(awk '/^- \*\*architecture\*\*/ { inside = 1; print; next } /^- / { inside = 0 } inside' \
-    docs/glossary.md)
 comment=$(sed -nE 's/^ \* ([a-z][^ ]*(, [^ ]+)*)  .*/\1/p' trainer/model/architecture.c)
 reference=$(sed -nE 's/^\| `([^`]*)`.*/\1/p' docs/reference/architectures.md)
 families=$(grep '^|' README.md | tr -d ' -')
@@ -32,7 +30,6 @@ for name in $names; do
     *) family=$(tr -d - <<<"${name%_text}") ;;
     esac
     expect docs/reference/architectures.md "$reference" "$name" "$name"
-    expect docs/glossary.md "$glossary" "$name" "$name"
     expect trainer/model/architecture.c "$comment" "$name" "$name"
     expect README.md "$families" "$family" "$name"
 done

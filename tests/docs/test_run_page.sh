@@ -61,6 +61,23 @@ check_records 1 2026-01-03
 unset 'fields[1]'
 check_records 1 2026-01-02
 
+# shellcheck disable=SC2016
+check_warnings() { # CODE CALL PAGE: check a tree with this call in a source and this page
+    local expected=$1 code=0 tree=$folder/warnings
+    mkdir -p "$tree"/{base,comm,datasets,kernels,trainer,docs/reference}
+    printf '    %s\n' 'log_warning(' '"ONE", "text");' "$2" >"$tree/base/log.c"
+    printf '%s\n' '| `W-ONE` | text |' "$3" >"$tree/docs/reference/warnings.md"
+    "$here/check_warnings.sh" "$tree" >"$folder/log" 2>&1 || code=$?
+    [ "$code" = "$expected" ] || fail "check_warnings: code $code instead of $expected: $2 $3"
+}
+
+check_warnings 0 '' ''
+check_warnings 0 'log_warning("TWO", "text");' '| `W-TWO` | text |'
+check_warnings 1 'log_warning("TWO", "text");' ''
+check_warnings 1 '' '| `W-TWO` | text |'
+check_warnings 1 'log_warning("TWO", "text");' '| `TWO` | text |'
+check_warnings 1 'log_warning(name, "text");' ''
+
 check_architectures() { # CODE PAGE SED: check the documents after this change to a page
     local expected=$1 code=0 page
     rm -rf "$folder/tree"
@@ -79,4 +96,5 @@ check_architectures 1 README.md 's/ModernBERT//'
 check_architectures 1 docs/reference/architectures.md '/^| `t5`/d'
 check_architectures 1 trainer/model/architecture.c '/^ \* gemma2 /d'
 check_architectures 1 recipes/README.md 's/^| `architecture` | /&a_new_one, /'
-echo "run_page.sh, check_links.sh, check_records.sh and check_architectures.sh report each error"
+echo "run_page.sh, check_links.sh, check_records.sh, check_warnings.sh and check_architectures.sh" \
+    "report each error"

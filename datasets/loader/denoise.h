@@ -1,4 +1,4 @@
-/* Corruption of texts for denoising objectives: which tokens of a window become the target, and
+/* Corruption of texts for the objective denoise: which tokens of a window become the target, and
  * what replaces them in the source.
  *
  * DENOISE_SPAN_CORRUPTION (T5): round(n * density) of n tokens are noise, in round(noise / mean

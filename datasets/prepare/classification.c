@@ -1,4 +1,6 @@
-/* Labels are numbered before anything is written, in a separate pass over all rows: integers by
+/* Rows of the objectives classify and regress: {"text", "label"}, optionally with "text_pair".
+ *
+ * Labels are numbered before anything is written, in a separate pass over all rows: integers by
  * value, other names by their bytes. The caller may give another order. Every shard of both splits
  * stores all names. */
 #include <math.h>

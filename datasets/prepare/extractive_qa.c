@@ -1,7 +1,8 @@
-/* Extractive question answering. Rows have "question", "context", and either "answer" and
- * "answer_start" or SQuAD's "answers" with a list of texts and a list of character offsets. Files
- * in SQuAD's own JSON give the same rows (squad.h). The model learns the first answer; all of them
- * are correct. An empty answer or an empty list means that the context contains no answer.
+/* Rows of the objective answer, extractive question answering. They have "question", "context", and
+ * either "answer" and "answer_start" or SQuAD's "answers" with a list of texts and a list of
+ * character offsets. Files in SQuAD's own JSON give the same rows (squad.h). The model learns the
+ * first answer; all of them are correct. An empty answer or an empty list means that the context
+ * contains no answer.
  *
  * Each window of the context (qa_windows.h) is one example. All windows of a row go to the same
  * split. With a random split, all rows with the same context go to the same split too. */

@@ -1,5 +1,5 @@
-/* Examples of several texts: multiple choice ("text" or "context", "choices", "label") and pairs
- * of related texts ("text", "text_pair").
+/* Rows of the objectives choose ("text" or "context", "choices", "label") and embed ("text",
+ * "text_pair"): examples of several texts.
  *
  * Each text is encoded separately. A choice is encoded as a pair with the text that it continues
  * (text_pair.h). All texts of a row are concatenated in one example. The label of a row is the

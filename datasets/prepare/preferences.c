@@ -1,5 +1,5 @@
-/* Preference pairs: {"prompt", "chosen", "rejected"}. Without "prompt", the prompt is the common
- * beginning of both responses.
+/* Rows of the objectives dpo and reward: {"prompt", "chosen", "rejected"}. Without "prompt", the
+ * prompt is the common beginning of both responses.
  *
  * Fields are texts, or lists of messages if the tokenizer's folder has a chat template. As in TRL,
  * a text response is encoded together with its prompt and ends with the tokenizer's end token. It

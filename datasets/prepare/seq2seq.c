@@ -1,5 +1,6 @@
-/* Sources and targets, such as a text and its translation or summary: {"source", "target"}, or
- * {"translation": {"en": ..., "es": ...}} with the codes of the two languages.
+/* Rows of the objective seq2seq, such as a text and its translation or summary:
+ * {"source", "target"}, or {"translation": {"en": ..., "es": ...}} with the codes of the two
+ * languages.
  *
  * Both texts are encoded separately, each as the input of an encoder: between the special tokens of
  * the post-processor ([CLS] or <s>, [SEP] or </s>), with its language token (mBART), or with the

@@ -1,4 +1,4 @@
-/* Each row becomes one example. Rows are not truncated.
+/* Rows of the objective sft. Each row becomes one example. Rows are not truncated.
  *
  * Decoders: an example has a loss mask for every token. Encoder-decoders: an example is a pair of
  * seq2seq. All messages before the answer are the source, and the answer is the target.

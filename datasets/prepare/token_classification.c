@@ -1,4 +1,5 @@
-/* Rows of words with one label per word: {"tokens": [...], "labels": [...]}, or "tags".
+/* Rows of the objective classify_tokens, words with one label per word:
+ * {"tokens": [...], "labels": [...]}, or "tags".
  *
  * Every word is encoded separately. For encoder models the words are encoded unchanged, between
  * [CLS] and [SEP]. Byte-level tokenizers encode a space before each word, as in running text.

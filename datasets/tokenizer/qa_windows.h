@@ -1,5 +1,5 @@
-/* Extractive question answering: splits a context into windows of tokens and maps tokens to
- * character offsets.
+/* Objective answer, extractive question answering: splits a context into windows of tokens and maps
+ * tokens to character offsets.
  *
  * A long context becomes several overlapping windows. Every window contains the whole question.
  * For encoders a window is [CLS] question [SEP] context part [SEP]. For other models it is

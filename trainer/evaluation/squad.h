@@ -1,5 +1,5 @@
-/* Scores of extractive question answering, computed for each question as in transformers' run_qa
- * and SQuAD's evaluation script.
+/* Scores of objective answer, extractive question answering. They are computed for each question as
+ * in transformers' run_qa and SQuAD's evaluation script.
  *
  * A long context is split into overlapping windows. The prediction for a question is the best span
  * of all its windows, or "no answer". The reference answers of all windows are combined. Answer

@@ -1,4 +1,4 @@
-/* Classification: one label for a sequence (classify) or for each word of it (classify_tokens).
+/* Objectives classify and classify_tokens: one label for a sequence, or for each word of it.
  *
  *   loss = -sum log p(label) / count,   p = softmax(W h + b)
  *

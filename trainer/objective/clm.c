@@ -1,4 +1,4 @@
-/* Causal language modeling: each token predicts the next one.
+/* Objective clm, causal language modeling: each token predicts the next one.
  *
  *   loss = -sum_i log p(x_{i+1} | x_1 .. x_i) / tokens
  *

@@ -1,5 +1,5 @@
-/* Direct preference optimization: make the chosen response of a pair more likely than the rejected
- * one, relative to a reference model.
+/* Objective dpo, direct preference optimization: make the chosen response of a pair more likely
+ * than the rejected one, relative to a reference model.
  *
  *   loss = -sum_pairs log s(beta ((log p_c - log p_ref,c) - (log p_r - log p_ref,r))) / pairs
  *

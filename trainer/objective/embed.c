@@ -1,4 +1,4 @@
-/* Sentence embeddings: similar unit vectors for the two texts of a pair.
+/* Objective embed, sentence embeddings: similar unit vectors for the two texts of a pair.
  *
  *   m = mean of the text's rows h_i,   u = m / max(|m|, 1e-12)
  *   loss = sum_i loss_i / pairs,       loss_i as in contrastive_loss.h

@@ -1,4 +1,4 @@
-/* Extractive question answering (objective answer): find the first and last token of an answer.
+/* Objective answer, extractive question answering: find the first and last token of an answer.
  *
  *   loss = -sum (log p_start(first) + log p_end(last)) / 2 / windows
  *

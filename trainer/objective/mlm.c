@@ -1,4 +1,4 @@
-/* Masked language modeling and next-sentence prediction.
+/* Objective mlm: masked language modeling and next-sentence prediction.
  *
  *   loss = -sum_{masked rows} log p(token) / M  -  sum_{examples} log p(is_next) / E
  *

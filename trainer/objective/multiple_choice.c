@@ -1,4 +1,4 @@
-/* Multiple choice (objective choose): select the right one of several candidate sequences.
+/* Objective choose, multiple choice: select the right one of several candidate sequences.
  *
  *   loss = -sum_i log( exp(s_right) / sum_j exp(s_j) ) / examples
  *

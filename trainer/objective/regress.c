@@ -1,4 +1,4 @@
-/* Regression: one number for a sequence.
+/* Objective regress, regression: one number for a sequence.
  *
  *   loss = sum (output - target)^2 / sequences,   output = w h + b
  *

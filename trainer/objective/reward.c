@@ -1,4 +1,5 @@
-/* Reward modeling: the chosen response of a pair gets a higher reward than the rejected one.
+/* Objective reward, reward modeling: the chosen response of a pair gets a higher reward than the
+ * rejected one.
  *
  *   loss = sum_pairs ( -log s(c - r) + center (c + r)^2 ) / pairs
  *

@@ -1,5 +1,5 @@
-/* Sequence to sequence: each token of a target is predicted from its source and the tokens before
- * it (teacher forcing).
+/* Objectives seq2seq and denoise, sequence to sequence: each token of a target is predicted from
+ * its source and the tokens before it (teacher forcing).
  *
  *   loss = -sum_i log p(y_i | x, y_0 .. y_{i-1}) / tokens of the targets
  *

@@ -1,4 +1,5 @@
-/* Supervised fine-tuning: next-token prediction on the tokens that the loss mask selects.
+/* Objective sft, supervised fine-tuning: next-token prediction on the tokens that the loss mask
+ * selects.
  *
  *   loss = -sum_{i in mask} log p(x_{i+1} | x_1 .. x_i of the same example) / tokens in mask
  *

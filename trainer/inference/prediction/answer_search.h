@@ -1,5 +1,5 @@
-/* Extractive question answering: the best span of all windows of a context, as in run_qa.py of
- * Hugging Face transformers.
+/* Answers of a model of objective answer: the best span of all windows of a context, as in
+ * run_qa.py of Hugging Face transformers.
  *
  *     TRY(answer_search_open(session, &question, &context, &search));
  *     compute the outputs of each window of search.windows and call answer_search_add

@@ -42,11 +42,10 @@ datasets/chat: base datasets/shard datasets/tokenizer
 datasets/loader: base base/device base/thread datasets/shard datasets/tokenizer
 datasets/prepare: base base/input base/thread datasets/rows datasets/shard datasets/tokenizer
   datasets/chat
-trainer/recipe: base kernels/rotary.h
+trainer/model: base base/device base/thread kernels/kernels.h kernels/fp8.h comm/comm.h
+trainer/recipe: base kernels/rotary.h trainer/model/architecture.h trainer/model/config.h
 trainer/logging: base base/device
 trainer/logging/report: base base/input trainer/recipe
-trainer/model: base base/device base/thread kernels/kernels.h kernels/fp8.h comm/comm.h
-  trainer/recipe/model_choices.h
 trainer/objective: base base/device kernels/kernels.h kernels/preference_loss.h
   kernels/preference_terms.h comm/comm.h datasets/loader/batch.h
 trainer/optimizer: base kernels/kernels.h comm trainer/recipe/recipe.h trainer/model

@@ -20,7 +20,7 @@
 #include <stdint.h>
 
 #include "kernels/kernels.h"
-#include "trainer/recipe/model_choices.h"
+#include "trainer/model/config.h"
 
 /* Names of parameters in the Hugging Face state_dict, without the suffixes ".weight" and ".bias".
  * Names within a block follow the prefix "BLOCK.LAYER.". NULL: there is no such parameter. */
@@ -133,8 +133,6 @@ struct architecture {
 
 /* model_architecture - find an architecture by name; NULL if it does not exist. */
 const struct architecture *model_architecture(const char *name);
-
-struct model_config;
 
 /* architecture_compose - return the description of a model: the row of its architecture, with the
  * parts of config->parts if the row has free_parts.

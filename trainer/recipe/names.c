@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "trainer/model/architecture.h"
 #include "trainer/recipe/recipe.h"
 
 #define NAME(constant, name) name,
@@ -11,47 +12,34 @@ static const char *const architecture_names[] = {ARCHITECTURE_LIST(NAME, NAME)};
 
 static const struct {
     const char *targets; /* default of adapter.targets */
-    bool encoder, rotary;
-    int64_t token_types;
-    bool next_sentence, free_parts, has_decoder;
+    int64_t token_types; /* default of model.type_vocab_size */
 } architectures[RECIPE_ARCHITECTURES] = {
-    [ARCHITECTURE_GPT2] = {.targets = "c_attn"},
-    [ARCHITECTURE_BERT] = {.targets = "query, value",
-                           .encoder = true,
-                           .token_types = 2,
-                           .next_sentence = true},
-    [ARCHITECTURE_ROBERTA] = {.targets = "query, value", .encoder = true, .token_types = 1},
-    [ARCHITECTURE_LLAMA] = {.targets = "q_proj, v_proj", .rotary = true},
-    [ARCHITECTURE_QWEN2] = {.targets = "q_proj, v_proj", .rotary = true},
-    [ARCHITECTURE_MISTRAL] = {.targets = "q_proj, v_proj", .rotary = true},
-    [ARCHITECTURE_QWEN3] = {.targets = "q_proj, v_proj", .rotary = true},
-    [ARCHITECTURE_OPENAI_GPT] = {.targets = "c_attn"},
-    [ARCHITECTURE_GEMMA3_TEXT] = {.targets = "q_proj, v_proj", .rotary = true},
-    [ARCHITECTURE_GEMMA2] = {.targets = "q_proj, v_proj", .rotary = true},
-    [ARCHITECTURE_SMOLLM3] = {.targets = "q_proj, v_proj", .rotary = true},
-    [ARCHITECTURE_GRANITE] = {.targets = "q_proj, v_proj", .rotary = true},
-    [ARCHITECTURE_OLMO] = {.targets = "q_proj, v_proj", .rotary = true},
-    [ARCHITECTURE_OLMO2] = {.targets = "q_proj, v_proj", .rotary = true},
-    [ARCHITECTURE_DISTILBERT] = {.targets = "q_lin, v_lin", .encoder = true},
-    [ARCHITECTURE_MEGATRON_BERT] = {.targets = "query, value",
-                                    .encoder = true,
-                                    .token_types = 2,
-                                    .next_sentence = true},
-    [ARCHITECTURE_MODERNBERT] = {.targets = "Wqkv", .encoder = true, .rotary = true},
-    [ARCHITECTURE_ALBERT] = {.targets = "query, value",
-                             .encoder = true,
-                             .token_types = 2,
-                             .next_sentence = true},
-    [ARCHITECTURE_STABLELM] = {.targets = "q_proj, v_proj", .rotary = true},
-    [ARCHITECTURE_PHI3] = {.targets = "qkv_proj", .rotary = true},
-    [ARCHITECTURE_TRANSFORMER_ENCODER] = {.targets = "query, value",
-                                          .encoder = true,
-                                          .free_parts = true},
-    [ARCHITECTURE_TRANSFORMER_DECODER] = {.targets = "query, value", .free_parts = true},
-    [ARCHITECTURE_MARIAN] = {.targets = "q_proj, v_proj", .has_decoder = true},
-    [ARCHITECTURE_T5] = {.targets = "q, v", .has_decoder = true},
-    [ARCHITECTURE_BART] = {.targets = "q_proj, v_proj", .has_decoder = true},
-    [ARCHITECTURE_MBART] = {.targets = "q_proj, v_proj", .has_decoder = true},
+    [ARCHITECTURE_GPT2] = {"c_attn"},
+    [ARCHITECTURE_BERT] = {"query, value", 2},
+    [ARCHITECTURE_ROBERTA] = {"query, value", 1},
+    [ARCHITECTURE_LLAMA] = {"q_proj, v_proj"},
+    [ARCHITECTURE_QWEN2] = {"q_proj, v_proj"},
+    [ARCHITECTURE_MISTRAL] = {"q_proj, v_proj"},
+    [ARCHITECTURE_QWEN3] = {"q_proj, v_proj"},
+    [ARCHITECTURE_OPENAI_GPT] = {"c_attn"},
+    [ARCHITECTURE_GEMMA3_TEXT] = {"q_proj, v_proj"},
+    [ARCHITECTURE_GEMMA2] = {"q_proj, v_proj"},
+    [ARCHITECTURE_SMOLLM3] = {"q_proj, v_proj"},
+    [ARCHITECTURE_GRANITE] = {"q_proj, v_proj"},
+    [ARCHITECTURE_OLMO] = {"q_proj, v_proj"},
+    [ARCHITECTURE_OLMO2] = {"q_proj, v_proj"},
+    [ARCHITECTURE_DISTILBERT] = {"q_lin, v_lin"},
+    [ARCHITECTURE_MEGATRON_BERT] = {"query, value", 2},
+    [ARCHITECTURE_MODERNBERT] = {"Wqkv"},
+    [ARCHITECTURE_ALBERT] = {"query, value", 2},
+    [ARCHITECTURE_STABLELM] = {"q_proj, v_proj"},
+    [ARCHITECTURE_PHI3] = {"qkv_proj"},
+    [ARCHITECTURE_TRANSFORMER_ENCODER] = {"query, value"},
+    [ARCHITECTURE_TRANSFORMER_DECODER] = {"query, value"},
+    [ARCHITECTURE_MARIAN] = {"q_proj, v_proj"},
+    [ARCHITECTURE_T5] = {"q, v"},
+    [ARCHITECTURE_BART] = {"q_proj, v_proj"},
+    [ARCHITECTURE_MBART] = {"q_proj, v_proj"},
 };
 
 static const char *const rope_type_names[] = {"default", "linear",  "llama3",
@@ -88,24 +76,31 @@ const char *recipe_architecture_name(enum recipe_architecture architecture)
     return architecture_names[architecture];
 }
 
+/* Returns the description of an architecture. Each one has a description (test_architectures). */
+static const struct architecture *get_description(enum recipe_architecture architecture)
+{
+    return model_architecture(architecture_names[architecture]);
+}
+
 bool recipe_architecture_is_encoder(enum recipe_architecture architecture)
 {
-    return architectures[architecture].encoder;
+    const struct architecture *a = get_description(architecture);
+    return !a->attention.causal && !architecture_has_decoder(a);
 }
 
 bool recipe_architecture_has_decoder(enum recipe_architecture architecture)
 {
-    return architectures[architecture].has_decoder;
+    return architecture_has_decoder(get_description(architecture));
 }
 
 bool recipe_architecture_is_rotary(enum recipe_architecture architecture)
 {
-    return architectures[architecture].rotary;
+    return architecture_is_rotary(get_description(architecture));
 }
 
 bool recipe_architecture_is_free(enum recipe_architecture architecture)
 {
-    return architectures[architecture].free_parts;
+    return get_description(architecture)->free_parts;
 }
 
 bool recipe_is_rotary(const struct recipe *recipe)
@@ -116,12 +111,9 @@ bool recipe_is_rotary(const struct recipe *recipe)
 
 bool recipe_has_position_table(const struct recipe *recipe)
 {
-    enum recipe_architecture architecture = recipe->model.architecture;
-    if (recipe_architecture_is_free(architecture)) {
-        return recipe->model.position_embedding_type == POSITIONS_LEARNED;
-    }
-    return !recipe_architecture_is_rotary(architecture) && architecture != ARCHITECTURE_MARIAN &&
-           architecture != ARCHITECTURE_T5;
+    const struct architecture *a = get_description(recipe->model.architecture);
+    return (a->free_parts ? recipe->model.position_embedding_type : a->embedding.positions) ==
+           POSITIONS_LEARNED;
 }
 
 int64_t recipe_architecture_token_types(enum recipe_architecture architecture)
@@ -131,7 +123,7 @@ int64_t recipe_architecture_token_types(enum recipe_architecture architecture)
 
 bool recipe_architecture_has_next_sentence(enum recipe_architecture architecture)
 {
-    return architectures[architecture].next_sentence;
+    return get_description(architecture)->names->next_sentence != NULL;
 }
 
 const char *recipe_architecture_targets(enum recipe_architecture architecture)

@@ -15,7 +15,7 @@
 
 #include "base/status.h"
 #include "kernels/rotary.h"
-#include "trainer/recipe/model_choices.h"
+#include "trainer/model/config.h"
 
 #define RECIPE_PATH_BYTES 1024
 #define RECIPE_LANGUAGE_BYTES 16

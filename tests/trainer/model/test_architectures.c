@@ -70,19 +70,12 @@ static void check_architecture(enum recipe_architecture e)
 
     check_blocks(e, a);
     bool has_decoder = architecture_has_decoder(a);
-    bool is_encoder = !a->attention.causal && !has_decoder;
     bool is_swiglu = a->feed_forward.gated && !a->feed_forward.gelu;
     check_fact(e, "placement", a->norm.placement != PLACEMENT_DEFAULT, true);
     check_fact(e, "positions", a->embedding.positions != POSITIONS_DEFAULT, true);
-    check_fact(e, "encoder", recipe_architecture_is_encoder(e), is_encoder);
-    check_fact(e, "has_decoder", recipe_architecture_has_decoder(e), has_decoder);
-    check_fact(e, "rotary", recipe_architecture_is_rotary(e), architecture_is_rotary(a));
-    check_fact(e, "free_parts", recipe_architecture_is_free(e), a->free_parts);
     check_fact(e, "has_free_parts", h->has_free_parts, a->free_parts);
     check_fact(e, "token types", recipe_architecture_token_types(e) > 0,
                a->names->token_type_table != NULL && !a->free_parts);
-    check_fact(e, "next_sentence", recipe_architecture_has_next_sentence(e),
-               a->names->next_sentence != NULL);
 
     check_fact(e, "FREE", reads_key("model.norm_placement", e), a->free_parts);
     check_fact(e, "ENCODER_DECODER", reads_key("model.num_decoder_layers", e), has_decoder);

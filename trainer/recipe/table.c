@@ -585,7 +585,7 @@ const struct setting recipe_table[] = {
     {"dpo.loss_type", SETTING_LIST, FIELD(dpo.loss_type), "sigmoid", .choices = LOSS_TYPES,
      .used = "objective=dpo",
      .description = "Type of the preference loss, one name or a list for a weighted sum. The "
-                    "losses are defined as in TRL (trainer/objective/preference.h)"},
+                    "losses are defined as in TRL (kernels/preference_loss.h)"},
     {"dpo.loss_weights", SETTING_LIST, FIELD(dpo.loss_weights), "null", .null = "every weight is 1",
      WITHIN(0, 1e6), .used = "objective=dpo", .description = "Weight of each entry of loss_type"},
     {"dpo.beta", SETTING_NUMBER, FIELD(dpo.beta), "0.1", ABOVE(0, 1e6), .used = "objective=dpo",

@@ -9,6 +9,7 @@
 #include "kernels/fp8.h"
 #include "kernels/kernels.h"
 #include "kernels/preference_loss.h"
+#include "kernels/spike_score.h"
 
 /* control_clip_factor adds this number to the norm, which may be 0, before it divides. */
 #define CLIP_DIVISION_GUARD 1e-6
@@ -60,6 +61,7 @@
     X(control_sum_segments)                                                                        \
     X(control_trust_ratios)                                                                        \
     X(control_decide_update)                                                                       \
+    X(spike_score_run)                                                                             \
     X(op_loss_stats)                                                                               \
     X(head_loss_run)                                                                               \
     X(preference_loss_run)                                                                         \

@@ -242,3 +242,16 @@ status control_decide_update(struct kernels *k, struct update_control *control,
             "control_decide_update: maximum norm %g; must be at least 0", sums->max_norm);
     DISPATCH(k, control_decide_update, 8, 32, k, control, sums);
 }
+
+status spike_score_run(struct kernels *k, struct update_control *control, struct spike_state *state,
+                       const struct spike_inputs *in)
+{
+    PRESENT(control);
+    PRESENT(state);
+    PRESENT(in->sums);
+    PRESENT(in->predictions);
+    PRESENT(in->squares);
+    REQUIRE(in->terms >= 0 && in->terms <= SPIKE_LOSS_TERMS, STATUS_INTERNAL,
+            "spike_score_run: %d terms of the loss; at most %d", in->terms, (int)SPIKE_LOSS_TERMS);
+    DISPATCH(k, spike_score_run, 100, 128, k, control, state, in);
+}

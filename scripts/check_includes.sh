@@ -48,8 +48,8 @@ trainer/logging: base base/device
 trainer/logging/report: base base/input trainer/recipe
 trainer/objective: base base/device kernels/kernels.h kernels/preference_loss.h
   kernels/preference_terms.h comm/comm.h datasets/loader/batch.h
-trainer/optimizer: base kernels/kernels.h comm trainer/recipe/recipe.h trainer/model
-  trainer/objective
+trainer/optimizer: base kernels/kernels.h kernels/spike_score.h comm trainer/recipe/recipe.h
+  trainer/model trainer/objective
 trainer/setup: base base/device base/thread kernels/kernels.h kernels/fp8.h comm
   comm/device/device.h datasets/loader datasets/shard datasets/tokenizer trainer/recipe
   trainer/model trainer/objective
@@ -75,9 +75,9 @@ trainer/evaluation: base base/input comm datasets/loader datasets/shard datasets
   datasets/tokenizer trainer/recipe trainer/logging trainer/objective trainer/inference
 trainer/evaluation/tasks: base kernels/kernels.h comm datasets/rows datasets/text datasets/tokenizer
   trainer/recipe trainer/model trainer/inference
-trainer/train/step: base base/device kernels/kernels.h comm comm/bucket comm/watchdog
-  datasets/loader trainer/model trainer/objective trainer/optimizer trainer/setup
-  trainer/formats/checkpoint trainer/formats/weights
+trainer/train/step: base base/device kernels/kernels.h kernels/spike_score.h kernels/spike_terms.h
+  comm comm/bucket comm/watchdog datasets/loader trainer/model trainer/objective trainer/optimizer
+  trainer/setup trainer/formats/checkpoint trainer/formats/weights
 trainer/train: base base/thread kernels/kernels.h comm comm/watchdog datasets/chat
   datasets/loader datasets/shard trainer/recipe trainer/logging trainer/logging/report trainer/model
   trainer/objective trainer/optimizer trainer/setup trainer/formats/checkpoint

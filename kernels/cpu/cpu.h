@@ -99,6 +99,9 @@ __typeof__(head_loss_run) cpu_head_loss_run;
 /* cpu_preference_loss_run - implement preference_loss_run for all instruction sets. */
 __typeof__(preference_loss_run) cpu_preference_loss_run;
 
+/* cpu_spike_score_run - implement spike_score_run for all instruction sets. */
+__typeof__(spike_score_run) cpu_spike_score_run;
+
 /* roofline_measure - implement kernels_roofline on the CPU. */
 __typeof__(kernels_roofline) roofline_measure;
 

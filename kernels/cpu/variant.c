@@ -70,6 +70,7 @@ const struct cpu_variant CPU(variant) = {
             .control_sum_segments = CPU(control_sum_segments),
             .control_trust_ratios = CPU(control_trust_ratios),
             .control_decide_update = CPU(control_decide_update),
+            .spike_score_run = cpu_spike_score_run,
             .op_loss_stats = CPU(op_loss_stats),
             .head_loss_run = cpu_head_loss_run,
             .preference_loss_run = cpu_preference_loss_run,

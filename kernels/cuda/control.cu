@@ -7,16 +7,18 @@
  *   control_trust_ratios:   ratios[i] = sqrt(s[0] / s[1]), s = squares[tensors[i]]; 1 if a sum is 0
  *   control_decide_update:  factor = s min(1, max_norm / (s sqrt(squares) + 1e-6)),
  *                      s = 1 / max(1, count)
+ *   spike_score_run:   the formulas of spike_terms.h
  *
  * Launch    control_sum_exact: one warp; lane d adds digit d of all terms. control_sum_rows,
  *           control_sum_segments, control_trust_ratios: a thread for each output, block 128.
- *           control_decide_update: one thread
+ *           control_decide_update, spike_score_run: one thread
  * Source    control_sum_exact: the long accumulator of Kulisch */
 #include "kernels/cuda/operation.cuh"
 
 extern "C" {
 #include "base/exact.h"
 }
+#include "kernels/spike_terms.h"
 
 enum { EXACT_THREADS = 32, ROWS_THREADS = 128, MANTISSA_BITS = 53, EXPONENT_BIAS = 1075 };
 
@@ -180,6 +182,12 @@ __global__ void decide_update(struct update_control *control, const struct updat
     }
 }
 
+__global__ void decide_spike(struct update_control *control, struct spike_state *state,
+                             const struct spike_inputs in)
+{
+    control->skip = spike_score_decide(state, &in);
+}
+
 /* ---- host ---- */
 
 extern "C" status cuda_control_sum_exact(struct kernels *k, double *out, const double *x,
@@ -219,5 +227,12 @@ extern "C" status cuda_control_decide_update(struct kernels *k, struct update_co
                                              const struct update_sums *sums)
 {
     LAUNCH(k, decide_update, 1, 1, 0, control, *sums);
+    return STATUS_OK;
+}
+
+extern "C" status cuda_spike_score_run(struct kernels *k, struct update_control *control,
+                                       struct spike_state *state, const struct spike_inputs *in)
+{
+    LAUNCH(k, decide_spike, 1, 1, 0, control, state, *in);
     return STATUS_OK;
 }

@@ -411,6 +411,25 @@ template <> struct with_copies<cuda_control_trust_ratios> {
     }
 };
 
+template <> struct with_copies<cuda_spike_score_run> {
+    static status call(struct kernels *k, struct update_control *control, struct spike_state *state,
+                       const struct spike_inputs *inputs)
+    {
+        struct spike_inputs in = *inputs;
+        int64_t sums = 0;
+        for (int i = 0; i < in.terms; i++) {
+            sums = std::max<int64_t>(sums, std::max(in.sum[i], in.count[i]) + 1);
+        }
+        operand_copies copies(k->device, k->stream);
+        copies.add(control, 1);
+        copies.add(state, 1);
+        copies.add(in.sums, sums);
+        copies.add(in.predictions, 1);
+        copies.add(in.squares, 1);
+        return copies.run([&] { return cuda_spike_score_run(k, control, state, &in); });
+    }
+};
+
 template <> struct with_copies<cuda_control_decide_update> {
     static status call(struct kernels *k, struct update_control *control,
                        const struct update_sums *settings)

@@ -2,6 +2,7 @@
  * back-ends must give the bits of the host. */
 #include "base/exact.h"
 #include "kernels/fp8.h"
+#include "kernels/spike_terms.h"
 #include "tests/kernels/flat_slice.h"
 
 /* ---- exact sums ---- */
@@ -161,6 +162,60 @@ static void test_decision(struct kernels *k)
     struct update_control unused;
     const struct update_sums missing = {0};
     CHECK_FAILS(control_decide_update(k, &unused, &missing), STATUS_INTERNAL, "missing");
+}
+
+/* ---- spikes ---- */
+
+/* Values of step i: noise around a falling loss, a spike every 40 steps, and two steps that are not
+ * finite. sums: two losses with their counts. */
+static void set_spike_values(int i, double sums[4], double *squares)
+{
+    double spike = i % 40 == 39 ? 20 : 1;
+    sums[0] = 100 * spike * (2 + exp(-0.02 * i)) * exp(0.02 * random_normal(7, (uint64_t)i));
+    sums[1] = 100;
+    sums[2] = i % 7;
+    sums[3] = i % 3 == 0 ? 0 : 5;
+    *squares = i == 150 ? NAN : 1e4 * spike * exp(0.1 * random_normal(8, (uint64_t)i));
+    sums[0] = i == 170 ? INFINITY : sums[0];
+}
+
+static void check_trend(const struct spike_trend *a, const struct spike_trend *b)
+{
+    CHECK(a->count == b->count);
+    CHECK_NEAR(a->mean, b->mean, 1e-12);
+    CHECK_NEAR(a->change, b->change, 1e-12);
+    CHECK_NEAR(a->last, b->last, 1e-12);
+}
+
+/* The scores and the averages of 200 steps equal those of spike_score_observe. A step after a spike
+ * is not skipped. */
+static void test_spikes(struct kernels *k)
+{
+    double sums[4], squares;
+    struct spike_averages averages = {{0}, {0}};
+    struct spike_state state = {{{0}, {0}}, {0}};
+    struct update_control control = {0.5f, 1};
+    const struct spike_inputs in = {sums, &sums[1], &squares, 2, {0, 2}, {1, 3}};
+    int spikes = 0;
+    for (int i = 0; i < 200; i++) {
+        set_spike_values(i, sums, &squares);
+        double loss = sums[0] / sums[1] + (sums[3] > 0 ? sums[2] / sums[3] : 0);
+        struct spike_score expected =
+            spike_score_observe(&averages, loss, sqrt(squares) * (1 / sums[1]), sums[1]);
+        CHECK_OK(spike_score_run(k, &control, &state, &in));
+        CHECK(state.score.is_spike == expected.is_spike && control.skip == expected.is_spike);
+        CHECK(isinf(expected.loss) ? isinf(state.score.loss)
+                                   : fabs(state.score.loss - expected.loss) <= 1e-9);
+        CHECK(isinf(expected.gradient_norm) == isinf(state.score.gradient_norm));
+        check_trend(&state.averages.loss, &averages.loss);
+        check_trend(&state.averages.gradient_norm, &averages.gradient_norm);
+        CHECK(i >= 64 || !expected.is_spike);
+        spikes += expected.is_spike;
+    }
+    CHECK(spikes >= 5 && spikes < 20);
+    CHECK(control.gradient_scale == 0.5f);
+    const struct spike_inputs missing = {sums, NULL, &squares, 0, {0}, {0}};
+    CHECK_FAILS(spike_score_run(k, &control, &state, &missing), STATUS_INTERNAL, "missing");
 }
 
 enum { GRADIENT_PARTS = 300 };
@@ -530,6 +585,7 @@ static void test_all(struct kernels *k, struct kernels *other)
     test_row_sums(k, 65, 20);
     test_row_sums(other, 3, 131);
     test_decision(k);
+    test_spikes(k);
     test_segments(k);
     test_trust_ratios(k);
     test_gradient_squares(k, 3);

@@ -11,7 +11,7 @@
  *           other extreme of the behavior of a GPU
  * Waits     SIMT_WAITS=FILE: writes at exit the number of times that the host waited for a stream
  *           or for an event that was not reached. SIMT_IDLE=FILE: the number of these waits after
- *           which no stream had work, so that a GPU would be idle until the host queues more
+ *           which no stream had a kernel, so that a GPU would be idle until the host queues more
  * Pageable  SIMT_PAGEABLE=FILE: writes at exit the number of copies that waited because host memory
  *           was not page-locked
  * Ranges    SIMT_RANGES=FILE: appends the name of each NVTX range when it begins
@@ -347,6 +347,14 @@ static bool is_device_or_pinned(const void *memory, size_t bytes)
     return block != pinned.begin() && (--block, at + bytes <= block->first + block->second);
 }
 
+/* Marks the last operation of a stream as one that computes nothing. */
+static void mark_last(CUstream_st *stream)
+{
+    if (stream != nullptr && stream->captured == nullptr && !stream->queue.empty()) {
+        stream->queue.back().computes = false;
+    }
+}
+
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind,
                             cudaStream_t stream)
 {
@@ -355,6 +363,7 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaM
     bool at_once = !is_device_or_pinned(to, bytes) || !is_device_or_pinned(from, bytes);
     pageable.count += at_once;
     simt::queue(stream, [=] { memcpy(to, from, bytes); });
+    mark_last(stream);
     return at_once ? cudaStreamSynchronize(stream) : cudaSuccess;
 }
 
@@ -365,6 +374,7 @@ cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stre
         return cudaErrorInvalidValue;
     }
     simt::queue(stream, [=] { memset(to, value, bytes); });
+    mark_last(stream);
     return cudaSuccess;
 }
 
@@ -399,7 +409,9 @@ static void count_wait()
 {
     bool has_work = false;
     for (const CUstream_st *stream : streams) {
-        has_work = has_work || !stream->queue.empty();
+        for (const queued &item : stream->queue) {
+            has_work = has_work || item.computes;
+        }
     }
     waits.count++;
     idle.count += has_work ? 0 : 1;
@@ -487,6 +499,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     queued item;
     item.waits = event->state;
     item.target = event->state->recorded;
+    item.computes = false;
     push_operation(stream, std::move(item));
     return cudaSuccess;
 }
@@ -514,6 +527,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
         state->executed = which;
         state->when = std::chrono::steady_clock::now() + passed;
     });
+    mark_last(stream);
     return cudaSuccess;
 }
 

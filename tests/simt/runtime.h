@@ -14,6 +14,7 @@ struct queued {
     simt::task run;
     std::shared_ptr<event_state> waits; /* the task waits for this event */
     uint64_t target = 0;
+    bool computes = true; /* not a copy, a memset, an event or a wait */
 };
 
 struct CUstream_st {

@@ -10,18 +10,22 @@ gpu=${BIREME_SIMT:?} flipping=${BIREME_FLIPPING_SIMT:?} program=$gpu
 small='train.max_steps=4 evaluate.every=2 checkpoint.every=2 batch.global_size=4
     batch.micro_size=2 schedule.warmup_steps=1 train.device=cuda log.every=1'
 
-# check_ahead NAME RANKS SETTING...: a run that decides about updates on the device has the bits of
-# one in which the host decides (train.on_spike: skip).
+# check_ahead NAME RANKS SETTING...: runs that decide about updates on the device, also about spikes
+# (train.on_spike: skip), have the bits of one in which the host decides (rollback).
 check_ahead() {
     local name=$1 ranks=$2
     shift 2
     local five="$small train.max_steps=5 checkpoint.every=5 optimizer.max_grad_norm=0.5 $*"
-    run_ranks "$ranks" 0 train recipe.yaml run_dir="$name-host" train.on_spike=skip $five
+    run_ranks "$ranks" 0 train recipe.yaml run_dir="$name-host" train.on_spike=rollback $five
     run_ranks "$ranks" 0 train recipe.yaml run_dir="$name-device" $five
-    compare_losses "$name-host" "$name-device" 0
-    compare_weights "$name-host" "$name-device" 00000005
-    [ "$(print_field grad_norm "$name-host")" = "$(print_field grad_norm "$name-device")" ] ||
-        fail "$name: the gradient norms differ"
+    run_ranks "$ranks" 0 train recipe.yaml run_dir="$name-skip" train.on_spike=skip $five
+    local run
+    for run in device skip; do
+        compare_losses "$name-host" "$name-$run" 0
+        compare_weights "$name-host" "$name-$run" 00000005
+        [ "$(print_field grad_norm "$name-host")" = "$(print_field grad_norm "$name-$run")" ] ||
+            fail "$name: the gradient norms differ"
+    done
 }
 
 # print_field NAME RUN: print this field of all train lines.

@@ -623,7 +623,7 @@ test_spikes() {
     local flipping=${BIREME_FLIPPING_SIMT:?} bf16="$small train.device=cuda train.precision=bf16
         optimizer.stochastic_rounding=true schedule.name=constant evaluate.every=0"
     # The second update is skipped. A run that resumes after it rounds the weights in the same way.
-    local gradient='FLIP_RANK=0 FLIP_STEP=1 FLIP_BEFORE=norm' steps
+    local gradient='FLIP_RANK=0 FLIP_STEP=1 FLIP_BEFORE=norm' steps counts
     for steps in 4 2; do
         program=$flipping
         export $gradient
@@ -633,6 +633,17 @@ test_spikes() {
         grep -q '^warning: step 2: .*; the weights were not updated.*\[W-SPIKE\]$' stderr ||
             fail 'no skipped step'
     done
+    # The averages contain all steps with a finite value, also those of queued steps.
+    counts=$(sed -n '/"spikes"/,/"updated/s/^ *"count": *\([0-9]*\).*/\1/p' \
+        skip-4/checkpoints/step-00000004/manifest.json | head -n 2 | tr '\n' ' ')
+    [ "$counts" = '4 3 ' ] || fail "the averages are of $counts values"
+    # All values from step 2 on are NaN. Step 3 exceeds the limit, and step 4 is queued.
+    program=$flipping
+    export FLIP_RANK=0 FLIP_STEP=1 FLIP_BEFORE=step FLIP_TENSOR=4 FLIP_NAN=1
+    run_bireme 79 recipe.yaml run_dir=limit $bf16 train.on_spike=skip train.max_spikes=1
+    unset FLIP_RANK FLIP_STEP FLIP_BEFORE FLIP_TENSOR FLIP_NAN
+    expect_error 'step 3: .*more than the 1 spikes of train.max_spikes'
+    [ "$(grep -c '"event":"train"' limit/metrics.jsonl)" = 2 ] || fail 'a line of step 3'
     run_on gpu 0 train recipe.yaml run_dir=skip-2 train.on_spike=skip $bf16
     compare_weights skip-4 skip-2 00000004
     # With ZeRO a rank has its shards of the f32 weights, and all weights in bf16.

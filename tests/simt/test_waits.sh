@@ -39,6 +39,9 @@ test_waits() {
     cp recipe.yaml fp8.yaml
     count_waits fp8.yaml model.num_layers=3 model.hidden_size=64 batch.global_size=2 \
         batch.micro_size=1 train.precision=fp8 fp8.recipe=delayed
+    # The device decides about spikes.
+    cp recipe.yaml skip.yaml
+    count_waits skip.yaml batch.global_size=2 batch.micro_size=1 train.on_spike=skip
     # NVTX ranges mark the phases of a step.
     phases='forward;loss;backward;data;forward;loss;backward;gradient reduction;step reduction;'
     [ "$(grep -v evaluation ranges | tail -10 | sed 's/^0 //' | tr '\n' ';')" = \

@@ -67,13 +67,17 @@ double objective_mean(const double sums[OBJECTIVE_SUMS], const struct objective_
     return sums[m->count] > 0 ? sums[m->sum] / sums[m->count] : 0;
 }
 
-double objective_loss(const struct objective *o, const double sums[OBJECTIVE_SUMS])
+const struct objective_metric *objective_loss_terms(const struct objective *o)
 {
     static const struct objective_metric loss_mean[] = {{"loss", OBJECTIVE_LOSS, OBJECTIVE_COUNT},
                                                         {NULL, 0, 0}};
+    return o->loss_terms != NULL ? o->loss_terms : loss_mean;
+}
+
+double objective_loss(const struct objective *o, const double sums[OBJECTIVE_SUMS])
+{
     double loss = 0;
-    for (const struct objective_metric *m = o->loss_terms != NULL ? o->loss_terms : loss_mean;
-         m->name != NULL; m++) {
+    for (const struct objective_metric *m = objective_loss_terms(o); m->name != NULL; m++) {
         loss += objective_mean(sums, m);
     }
     return loss;

@@ -165,6 +165,9 @@ status objective_set_row_scale(const struct objective_input *in, int64_t rows, d
 /* objective_mean - return the value of a metric; 0 if its count is 0. */
 double objective_mean(const double sums[OBJECTIVE_SUMS], const struct objective_metric *m);
 
+/* objective_loss_terms - return the means that are added to the loss; a name of NULL ends them. */
+const struct objective_metric *objective_loss_terms(const struct objective *o);
+
 /* objective_loss - return the mean loss of these sums. */
 double objective_loss(const struct objective *o, const double sums[OBJECTIVE_SUMS]);
 

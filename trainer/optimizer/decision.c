@@ -33,6 +33,9 @@ struct decision {
     double waited_seconds;         /* clock_seconds at the end of the last decision_wait; 0: none */
     double ended_seconds;          /* of the last step, as in decision_time */
     struct comm_range *ranges;     /* [ranks of the larger group] */
+    struct spike_averages *averages; /* page-locked host memory */
+    struct spike_inputs spike_inputs;
+    bool finds_spikes;
 };
 
 static size_t count_bytes(const struct decision *d)
@@ -51,6 +54,8 @@ static status allocate_memory(struct decision *d)
         TRY(device_host_allocate(dev, sizeof *d->results[i], "the results of a step",
                                  (void **)&d->results[i]));
     }
+    TRY(device_host_allocate(dev, sizeof *d->averages, "the averages of spike detection",
+                             (void **)&d->averages));
     for (int i = 0; i < EVENTS; i++) {
         TRY(device_event_create_timed(dev, &d->done[i]));
     }
@@ -84,6 +89,7 @@ void decision_destroy(struct decision **decision)
         for (int i = 0; i < DECISION_STEPS; i++) {
             device_host_release(dev, d->results[i], sizeof *d->results[i]);
         }
+        device_host_release(dev, d->averages, sizeof *d->averages);
         for (int i = 0; i < EVENTS; i++) {
             (void)device_event_destroy(dev, &d->done[i]);
         }
@@ -145,6 +151,20 @@ status decision_begin(struct decision *d, int64_t number)
                                kernels_stream(d->kernels));
 }
 
+status decision_set_averages(struct decision *d, const struct spike_averages *averages,
+                             const struct spike_inputs *loss)
+{
+    const struct decision_sums *total = &d->memory->result.total;
+    *d->averages = *averages;
+    d->spike_inputs = *loss;
+    d->spike_inputs.sums = total->sums;
+    d->spike_inputs.predictions = total->sums + OBJECTIVE_COUNT;
+    d->spike_inputs.squares = &total->squares;
+    d->finds_spikes = true;
+    return device_copy(kernels_device(d->kernels), kernels_stream(d->kernels),
+                       &d->memory->result.spikes.averages, d->averages, sizeof *d->averages);
+}
+
 status decision_queue(struct decision *d, int64_t number)
 {
     struct device *dev = kernels_device(d->kernels);
@@ -156,6 +176,10 @@ status decision_queue(struct decision *d, int64_t number)
     int slot = (int)(number % DECISION_STEPS);
     TRY(add_ranks(d));
     TRY(control_decide_update(d->kernels, &d->memory->control, &inputs));
+    if (d->finds_spikes) {
+        TRY(spike_score_run(d->kernels, &d->memory->control, &d->memory->result.spikes,
+                            &d->spike_inputs));
+    }
     TRY(device_copy(dev, stream, d->results[slot], result, sizeof *result));
     d->queued++;
     return device_event_record(dev, get_event(d, number), stream);

@@ -3,7 +3,8 @@
  * The host does not wait for the sums before it queues the update. Kernels add the sums of the
  * micro-batches and of the ranks, and compute the factor of the gradients (kernels/control.h). The
  * host reads the results of a step while the device computes the next one. A step with a loss or a
- * gradient that is not finite updates nothing, and neither does any step after it.
+ * gradient that is not finite updates nothing, and neither does any step after it. After
+ * decision_set_averages, a spike updates nothing, but later steps do.
  *
  * All sums have the bits of a step on the host: they are added in the same order, and the squares
  * are added exactly. */
@@ -11,6 +12,7 @@
 
 #include "comm/mesh.h"
 #include "kernels/kernels.h"
+#include "kernels/spike_score.h"
 #include "trainer/objective/objective.h"
 
 struct decision;
@@ -25,6 +27,7 @@ struct decision_sums {
 struct decision_result {
     struct decision_sums total; /* over all ranks */
     struct not_finite found;    /* first element of this rank's gradients that is not finite */
+    struct spike_state spikes;  /* after the step; zeros without decision_set_averages */
 };
 
 /* The time of a step on the device: from the end of the previous step to the end of this step. A
@@ -60,6 +63,15 @@ const struct update_control *decision_control(const struct decision *d);
 /* decision_found - return the address on the device of the first element that is not finite.
  * control_gradient_squares writes it. */
 struct not_finite *decision_found(const struct decision *d);
+
+/* decision_set_averages - set the averages of spike detection for the next step. From then on, the
+ * device skips the updates of spikes, and a step that is not finite is a spike too.
+ *
+ * `loss` lists the means that are added to the loss; its pointers are not used.
+ *
+ * Order     queued; no step may be queued and not yet read */
+status decision_set_averages(struct decision *d, const struct spike_averages *averages,
+                             const struct spike_inputs *loss);
 
 /* decision_begin - start the measurement of step `number`. Call it before any operation of the step
  * is queued. Step numbers are consecutive. */

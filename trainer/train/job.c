@@ -285,6 +285,8 @@ static status create_step(struct job *job)
         .sink = evaluator_sink(job->evaluator),
         .spikes = &job->state.spikes,
         .skips_spikes = r->train.on_spike != ON_SPIKE_WARN,
+        .decides_on_host = r->train.on_spike == ON_SPIKE_ROLLBACK ||
+                           (r->train.on_spike == ON_SPIKE_SKIP && derive_has_delayed_scales(r)),
         .should_stop = stop_signal_received,
     };
     return step_create(&parts, &job->step);

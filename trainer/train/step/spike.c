@@ -1,62 +1,34 @@
 #include "trainer/train/step/spike.h"
 
-#include <math.h>
+#include "kernels/spike_terms.h"
 
-static const double threshold = 6;
-static const double clip = 3; /* of values that enter the averages, in standard deviations */
-static const double smallest_deviation = 0.02;
-static const double normal_factor = 0.8862; /* sqrt(pi) / 2 */
-
-enum { OBSERVED_MIN = 64, MEAN_STEPS = 16, CHANGE_STEPS = 64 };
-
-/* Returns the weight of value number `count` in an average over about `steps` values. */
-static double get_weight(int64_t count, int64_t steps)
+static struct spike_trend read_trend(const struct checkpoint_trend *t)
 {
-    return 1.0 / (double)(count < steps ? count : steps);
+    return (struct spike_trend){t->mean, t->change, t->last, t->count};
 }
 
-static void add_to_trend(struct checkpoint_trend *trend, double x)
+static struct checkpoint_trend write_trend(const struct spike_trend *t)
 {
-    trend->count++;
-    trend->mean += get_weight(trend->count, MEAN_STEPS) * (x - trend->mean);
-    if (trend->count > 1) {
-        trend->change +=
-            get_weight(trend->count - 1, CHANGE_STEPS) * (fabs(x - trend->last) - trend->change);
-    }
-    trend->last = x;
+    return (struct checkpoint_trend){t->mean, t->change, t->last, t->count};
 }
 
-/* Adds a value and returns its score. `noise` is the smallest standard deviation of log(value). */
-static double observe_value(struct checkpoint_trend *trend, double value, double noise)
+struct spike_averages spike_get_averages(const struct checkpoint_spikes *spikes)
 {
-    if (!isfinite(value)) {
-        return INFINITY;
-    }
-    if (value <= 0) {
-        return 0;
-    }
-    double x = log(value), sigma = fmax(normal_factor * trend->change, noise);
-    if (trend->count < OBSERVED_MIN) {
-        add_to_trend(trend, x);
-        return 0;
-    }
-    double distance = x - trend->mean;
-    add_to_trend(trend, trend->mean + fmax(-clip * sigma, fmin(clip * sigma, distance)));
-    return distance / sigma;
+    return (struct spike_averages){read_trend(&spikes->loss), read_trend(&spikes->gradient_norm)};
+}
+
+void spike_set_averages(struct checkpoint_spikes *spikes, const struct spike_averages *averages)
+{
+    spikes->loss = write_trend(&averages->loss);
+    spikes->gradient_norm = write_trend(&averages->gradient_norm);
 }
 
 struct spike_score spike_observe(struct checkpoint_spikes *spikes, double loss,
                                  double gradient_norm, double predictions)
 {
-    double sampling = 1 / sqrt(fmax(1, predictions)), noise = fmax(smallest_deviation, sampling);
-    double rise = loss - exp(spikes->loss.mean);
-    struct spike_score score = {.loss = observe_value(&spikes->loss, loss, noise),
-                                .gradient_norm =
-                                    observe_value(&spikes->gradient_norm, gradient_norm, noise)};
-    if (isfinite(loss) && score.loss > 0) {
-        score.loss = fmin(score.loss, rise / sampling);
-    }
-    score.is_spike = score.loss > threshold || score.gradient_norm > threshold;
+    struct spike_averages averages = spike_get_averages(spikes);
+    struct spike_score score = spike_score_observe(&averages, loss, gradient_norm, predictions);
+    spike_set_averages(spikes, &averages);
     return score;
 }
 

@@ -20,6 +20,8 @@
  * Outliers  later values are limited to 3 deviations from the mean before they enter the averages.
  *           One spike hardly moves the averages, but a lasting change does. Values that are not
  *           finite or not positive do not enter them.
+ * Device    with train.on_spike: skip, a GPU computes the scores and skips the update of a spike
+ *           (kernels/spike_score.h). The host reads scores and averages one step later
  * Ranks     all ranks have the same reduced values, and therefore the same scores. Checkpoints
  *           store the averages, so that a resumed run makes the same decisions.
  * Source    OLMo-core's SkipStepOptimizer, which also observes loss and gradient norm, has a
@@ -27,15 +29,14 @@
  *           means are plain means over 128 steps */
 #pragma once
 
-#include <stdbool.h>
-
+#include "kernels/spike_score.h"
 #include "trainer/formats/checkpoint/state.h"
 
-/* The scores of a step; INFINITY for a value that is not finite. */
-struct spike_score {
-    double loss, gradient_norm;
-    bool is_spike;
-};
+/* spike_get_averages - return the averages, for the device. */
+struct spike_averages spike_get_averages(const struct checkpoint_spikes *spikes);
+
+/* spike_set_averages - store averages that the device has computed. */
+void spike_set_averages(struct checkpoint_spikes *spikes, const struct spike_averages *averages);
 
 /* spike_observe - compute the scores of a step and add its values to the averages.
  *

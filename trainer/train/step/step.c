@@ -38,7 +38,7 @@ static status create_parts(struct step *s)
         TRY(loss_readback_create(p->kernels, &s->readbacks[i]));
     }
     s->readback = s->readbacks[0];
-    bool runs_ahead = p->optimizer != NULL && !device_is_host(dev) && !p->skips_spikes;
+    bool runs_ahead = p->optimizer != NULL && !device_is_host(dev) && !p->decides_on_host;
     TRY(runs_ahead ? create_decision(s) : STATUS_OK);
     TRY(workspace_create(p->kernels, p->objective, &shape, &s->workspace));
     TRY(ALLOCATE(s->rank_counts, comm_size(p->mesh.data), "the counts of the ranks"));
@@ -311,12 +311,18 @@ static double get_gradient_scale(const struct step_result *out)
     return 1 / fmax(1, out->sums[OBJECTIVE_COUNT]);
 }
 
-/* Computes the loss and the gradient norm of the step from its sums, and their scores. */
-static void compute_loss(const struct step *s, double squares, struct step_result *out)
+/* Computes the loss and the gradient norm of the step from its sums, and their scores. on_device:
+ * the scores that the device has computed; NULL: none. */
+static void compute_loss(const struct step *s, double squares, const struct spike_state *on_device,
+                         struct step_result *out)
 {
     out->gradient_norm = sqrt(squares) * get_gradient_scale(out);
     out->loss = objective_loss(s->parts.objective, out->sums);
-    if (s->parts.spikes != NULL) {
+    if (on_device != NULL) {
+        spike_set_averages(s->parts.spikes, &on_device->averages);
+        out->spike = on_device->score;
+        out->skipped = out->spike.is_spike;
+    } else if (s->parts.spikes != NULL) {
         out->spike = spike_observe(s->parts.spikes, out->loss, out->gradient_norm,
                                    out->sums[OBJECTIVE_COUNT]);
         out->skipped = out->spike.is_spike && s->parts.skips_spikes;
@@ -363,9 +369,26 @@ static status update_weights(struct step *s, int64_t step_number, double learnin
         return comm_agree(p->mesh.world, sharded_optimizer_require_finite(p->optimizer));
     }
     memcpy(out->sums, stats, sizeof out->sums);
-    compute_loss(s, stats[STAT_SQUARES], out);
+    compute_loss(s, stats[STAT_SQUARES], NULL, out);
     TRY(model_fp8_advance(p->model, p->mesh.world, !out->skipped));
     return out->skipped ? STATUS_OK : apply_optimizer(s, step_number, learning_rate, out);
+}
+
+/* Sets the averages of spike detection on the device, unless a queued step changes them. */
+static status set_averages(const struct step *s)
+{
+    if (!s->parts.skips_spikes || s->queued_count > 0) {
+        return STATUS_OK;
+    }
+    struct spike_inputs loss = {.terms = 0};
+    const struct objective_metric *m = objective_loss_terms(s->parts.objective);
+    for (; m->name != NULL; m++) {
+        REQUIRE(loss.terms < SPIKE_LOSS_TERMS, STATUS_INTERNAL, "the loss has too many terms");
+        loss.sum[loss.terms] = m->sum;
+        loss.count[loss.terms++] = m->count;
+    }
+    const struct spike_averages averages = spike_get_averages(s->parts.spikes);
+    return decision_set_averages(s->decision, &averages, &loss);
 }
 
 /* Queues the decision and the update. carried: sums of micro-batches that were read back. */
@@ -378,6 +401,7 @@ static status queue_update(struct step *s, int64_t step_number, double learning_
     TRY(loss_readback_begin_copy(s->readback));
     TRY(model_fp8_queue_advance(s->parts.model, s->parts.mesh.data, s->parts.mesh.tensor,
                                 step_number));
+    TRY(set_averages(s));
     TRY(decision_queue(s->decision, step_number));
     TRY(apply_optimizer(s, step_number, learning_rate, out));
     device_set_profiler_range(kernels_device(s->parts.kernels), NULL);
@@ -524,11 +548,11 @@ status step_finish(struct step *s, struct step_result *out)
     TRY(decision_wait(s->decision, q.number, &r, &time));
     s->queued[0] = s->queued[1];
     s->queued_count--;
-    TRY(require_finite_step(s, readback, &r));
+    TRY(s->parts.skips_spikes ? STATUS_OK : require_finite_step(s, readback, &r));
     model_fp8_finish_advance(s->parts.model, q.number);
     loss_readback_discard(readback);
     memcpy(out->sums, r.total.sums, sizeof out->sums);
-    compute_loss(s, r.total.squares, out);
+    compute_loss(s, r.total.squares, s->parts.skips_spikes ? &r.spikes : NULL, out);
     out->total_seconds = time.total_seconds;
     out->ended_seconds = time.ended_seconds;
     return STATUS_OK;

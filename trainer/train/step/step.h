@@ -37,7 +37,8 @@ struct step_parts {
     int64_t micro_rows;     /* maximum number of rows of a micro-batch */
     bool reproducible;      /* sums have the same bits for any number of data-parallel ranks */
     struct checkpoint_spikes *spikes; /* the averages of spike detection; NULL: unused */
-    bool skips_spikes; /* a spike does not update the weights; values may be not finite */
+    bool skips_spikes;    /* a spike does not update the weights; values may be not finite */
+    bool decides_on_host; /* the host waits for the sums of a step before its update */
     /* called between two micro-batches; true abandons the step on all ranks; NULL: unused */
     bool (*should_stop)(void);
 };
@@ -107,8 +108,7 @@ status step_finish(struct step *s, struct step_result *out);
 
 /* step_runs_ahead - return whether step_train queues a step and does not wait for the device.
  *
- * It is true on a GPU, except with train.on_spike skip and rollback, because the host then decides
- * about the update. */
+ * It is true on a GPU, unless the host decides about the update (step_parts.decides_on_host). */
 bool step_runs_ahead(const struct step *s);
 
 /* Casts votes during an evaluation, at each reduction over the ranks. */

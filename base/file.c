@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <ftw.h>
 #include <inttypes.h>
+#include <libgen.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -156,6 +157,24 @@ status file_append(int file, const char *path, int64_t *end_bytes, const void *d
     int truncate_error = written <= 0 ? 0 : ftruncate(file, (off_t)*end_bytes);
     RAISE(STATUS_WRITE, "cannot write %s: %s%s", path, strerror(error),
           truncate_error == 0 ? "" : " (the last record is incomplete)");
+}
+
+status file_require_own_link(const char *path)
+{
+    struct stat link, folder;
+    char copy[FILE_PATH_BYTES];
+    snprintf(copy, sizeof copy, "%s", path);
+    if (lstat(path, &link) != 0 || !S_ISLNK(link.st_mode)) {
+        return STATUS_OK;
+    }
+    REQUIRE(stat(dirname(copy), &folder) == 0,
+            status_from_errno(errno, STATUS_CREATE, STATUS_CREATE),
+            "cannot read the folder of %s: %s", path, strerror(errno));
+    REQUIRE(link.st_uid == geteuid() && folder.st_uid == geteuid(), STATUS_PERMISSION,
+            "%s is a symbolic link, and the link or its folder belongs to another user; remove the "
+            "link or choose another folder",
+            path);
+    return STATUS_OK;
 }
 
 status file_open_output(const char *path, int flags, int *out)

@@ -41,6 +41,13 @@ status file_write(const char *path, const void *data, size_t bytes);
  * Errors    STATUS_WRITE, naming path */
 status file_append(int file, const char *path, int64_t *end_bytes, const void *data, size_t bytes);
 
+/* file_require_own_link - check a folder in which files will be written. If its path is a symbolic
+ * link, the link and the folder that contains it must belong to the effective user. Otherwise
+ * another user selects where the files are written. Any other path passes.
+ *
+ * Errors    STATUS_PERMISSION naming the path */
+status file_require_own_link(const char *path);
+
 /* file_open_output - open a file for writing and create it if it is missing. `flags` are further
  * flags of open(2), such as O_APPEND. The folder can come from a foreign source, so symbolic links
  * and pipes are refused.

@@ -128,6 +128,7 @@ static status write_header(struct tensorboard *t, int64_t first_step)
 
 static status create_file(struct tensorboard *t, const char *folder, int64_t first_step)
 {
+    TRY(file_require_own_link(folder));
     TRY(file_make_folders(folder));
     TRY(format_path(t, folder));
     t->file = open(t->path, O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666);

@@ -2,7 +2,7 @@
 # Files and folders of a foreign source: nothing outside the output folder is written or read, no
 # line exhausts the memory, and no control character reaches the terminal.
 # ctest: name untrusted
-# ctest: parts manifest run_folder prepare outputs lines long_lines output
+# ctest: parts manifest run_folder own_links foreign_links prepare outputs lines long_lines output
 # ctest: timeout 120
 source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
 sed -i "s/warmup_steps: 5/warmup_steps: 0/; s/max_steps: 20/max_steps: 1/" recipe.yaml
@@ -66,6 +66,61 @@ test_run_folder() {
     rm run/metrics.jsonl
     mkfifo run/metrics.jsonl
     run_bireme 0 inspect run
+}
+
+# make_linked_run NAME: make a run folder with one checkpoint, and move its folder NAME to another
+# place; a link remains.
+make_linked_run() {
+    rm -rf run scratch
+    run_bireme 0 train recipe.yaml log.tensorboard=true
+    mkdir scratch
+    mv "run/$1" "scratch/$1"
+    ln -s "../scratch/$1" "run/$1"
+    rm -rf run/final
+}
+
+# The user may put these folders on another disk.
+test_own_links() {
+    local name
+    for name in checkpoints tensorboard; do
+        make_linked_run $name
+        run_bireme 0 train recipe.yaml log.tensorboard=true train.max_steps=2
+        [ -L "run/$name" ] || fail "the link $name is replaced"
+    done
+    [ "$(find scratch/tensorboard -type f | wc -l)" = 2 ] || fail 'no second file of TensorBoard'
+    make_linked_run checkpoints
+    run_bireme 0 train recipe.yaml train.max_steps=2
+    [ -d scratch/checkpoints/step-00000002 ] || fail 'the checkpoint is not in the linked folder'
+}
+
+# Another user must not select the folder in which a resumed run writes and deletes files.
+test_foreign_links() {
+    local name owned
+    [ "$(id -u)" = 0 ] || {
+        echo 'skipped: only root can make a link of another user'
+        exit 77
+    }
+    for name in checkpoints tensorboard; do
+        for owned in "run/$name" run; do
+            make_linked_run $name
+            chown -h 12345 "$owned"
+            find scratch -exec stat -c '%n %y %s' {} + | sort >before
+            run_bireme 77 train recipe.yaml log.tensorboard=true train.max_steps=2
+            expect_error "run/$name is a symbolic link, and the link or its folder belongs to"
+            run_bireme 0 export --checkpoint run --output exported # reading is permitted
+            run_bireme 0 import exported --output imported
+            rm -r exported imported
+            find scratch -exec stat -c '%n %y %s' {} + | sort | cmp - before ||
+                fail "a command wrote through a link: $name, $owned"
+            chown -h 0 "$owned"
+            run_bireme 0 train recipe.yaml log.tensorboard=true train.max_steps=2
+        done
+    done
+    # Without a link, the owner of the run folder does not matter.
+    rm -rf run
+    mkdir run
+    chown 12345 run
+    run_bireme 0 train recipe.yaml
 }
 
 # The temporary folder of a preparation has a fixed name, and so have the files in it.

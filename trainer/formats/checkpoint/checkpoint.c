@@ -84,6 +84,7 @@ static status find_last_good(struct checkpoint *c)
 static status open_folder(struct checkpoint *c)
 {
     char path[FILE_PATH_BYTES];
+    TRY(file_require_own_link(c->folder));
     TRY(file_make_folders(c->folder));
     TRY(file_join(path, c->run_dir, "LOCK"));
     TRY(run_lock_acquire(path, DEADLINE_RUN_LOCK_SECONDS, &c->lock));

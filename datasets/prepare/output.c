@@ -88,8 +88,6 @@ static status lock_open_folder(const struct prepare_output *o, int file, bool *l
         error != EWOULDBLOCK, STATUS_CREATE,
         "another `bireme prepare` is writing to %s; wait for it or choose another output folder",
         o->options->output);
-    REQUIRE(error == 0 || file_is_lock_unsupported(error), STATUS_CREATE, "cannot lock %s: %s",
-            o->temporary_folder, strerror(error));
     if (error != 0) {
         log_warning("LOCK",
                     "%s: this file system does not support locks (%s); make sure that no other "

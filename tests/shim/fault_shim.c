@@ -19,7 +19,9 @@
  *   FAULT_SPEED   factor by which the monotonic clock is faster than time, and by which waits for
  *                 a condition variable with this clock are shorter
  *   FAULT_LOCKS   ENOLCK (as NFS without a lock service) or EOPNOTSUPP or ENOSYS (as Lustre without
- *                 the option flock): every flock fails with this error
+ *                 the option flock): every flock fails with this error;
+ *                 EBADF: only exclusive locks of files that are open for reading, as on a file
+ *                 system that replaces flock by the locks of fcntl
  *   FAULT_THREADS largest number of threads besides the main thread
  *
  * Calls with a path count by this path, calls with a descriptor by the path of its open.
@@ -312,17 +314,31 @@ DEFINE_PATH_CALL(remove)
 DEFINE_STATVFS(statvfs, statvfs)
 DEFINE_STATVFS(statvfs64, statvfs64)
 
-/* A file system without locks. FAULT_DIR is not used. */
+/* Returns the error of flock on a file system with missing or restricted locks; 0: none. */
+static int get_lock_error(int file, int operation)
+{
+    const char *error = getenv("FAULT_LOCKS");
+    int wanted = operation & ~LOCK_NB;
+    if (error == NULL || wanted == LOCK_UN) {
+        return 0;
+    }
+    if (strcmp(error, "EBADF") == 0) {
+        bool is_read_only = (fcntl(file, F_GETFL) & O_ACCMODE) == O_RDONLY;
+        return wanted == LOCK_EX && is_read_only ? EBADF : 0;
+    }
+    return strcmp(error, "EOPNOTSUPP") == 0 ? EOPNOTSUPP
+           : strcmp(error, "ENOSYS") == 0   ? ENOSYS
+                                            : ENOLCK;
+}
+
 int flock(int file, int operation)
 {
     NEXT(int, "flock", int, int)
-    const char *error = getenv("FAULT_LOCKS");
-    if (error == NULL || (operation & ~LOCK_NB) == LOCK_UN) {
+    int error = get_lock_error(file, operation);
+    if (error == 0) {
         return next(file, operation);
     }
-    errno = strcmp(error, "EOPNOTSUPP") == 0 ? EOPNOTSUPP
-            : strcmp(error, "ENOSYS") == 0   ? ENOSYS
-                                             : ENOLCK;
+    errno = error;
     return -1;
 }
 

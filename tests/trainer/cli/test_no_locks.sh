@@ -26,10 +26,11 @@ expect_warnings() {
 test_prepare() {
     local prepare=(prepare --objective clm --tokenizer tokenizer --input "$source/LICENSE"
         --output shards) error reason
-    for error in ENOLCK EOPNOTSUPP ENOSYS; do
+    for error in ENOLCK EOPNOTSUPP ENOSYS EBADF; do
         case $error in
         ENOLCK) reason='No locks available' ;;
         EOPNOTSUPP) reason='Operation not supported' ;;
+        EBADF) reason='Bad file descriptor' ;;
         ENOSYS) reason='Function not implemented' ;;
         esac
         rm -rf shards

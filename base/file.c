@@ -278,6 +278,15 @@ status file_remove_tree(const char *path)
     return STATUS_OK;
 }
 
+void file_discard_tree(const char *path)
+{
+    struct status_note first;
+    status_take(&first);
+    (void)file_remove_tree(path);
+    status_clear();
+    (void)status_restore(&first);
+}
+
 bool file_exists(const char *path)
 {
     struct stat about;

@@ -80,11 +80,7 @@ status staged_folder_finish(const struct staged_folder *folder, status result)
         result = staged_folder_publish(folder->parent, folder->temporary, folder->name);
     }
     if (result != STATUS_OK) {
-        struct status_note first;
-        status_take(&first);
-        (void)file_remove_tree(folder->path);
-        status_clear();
-        status_restore(&first);
+        file_discard_tree(folder->path);
     }
     return result;
 }

@@ -253,8 +253,13 @@ static void test_files(void)
     alarm(10); /* no process writes to the pipe */
     CHECK_FAILS(file_read(path, 9, &content, &bytes), STATUS_DATA, "not a regular file");
     alarm(0);
-    CHECK_OK(file_remove_tree(folder));
+    CHECK(pass_error(7) == STATUS_RECIPE);
+    file_discard_tree(folder);
+    CHECK_TEXT(status_pending()->text, "value 7 is not below 3"); /* the note remains */
+    status_clear();
     CHECK(!file_exists(folder));
+    file_discard_tree(folder);
+    CHECK(status_pending()->code == STATUS_OK);
     CHECK_OK(file_remove_tree(folder));
 }
 

@@ -124,8 +124,8 @@ static status read_sizes(struct gguf_import_job *job)
     return find_tied(job, table, &r->model.tie_word_embeddings);
 }
 
-/* Sets the recipe's scaling of the rotary frequencies, which GGUF files of Llama 3 store as factors
- * alone. The published models share all settings but the factor. */
+/* Sets the recipe's scaling of the rotary frequencies. GGUF files of Llama 3 store it as one factor
+ * per frequency. The published models have the same settings except for the factor. */
 static status read_rotary_factors(struct gguf_import_job *job, const struct gguf_tensor *tensor)
 {
     struct rotary_scaling scaling = {.kind = ROTARY_LLAMA3,
@@ -284,10 +284,9 @@ static status read_rotary(struct gguf_import_job *job)
     TRY(read_count(job, "attention.key_length", head_dim, &r->model.head_dim));
     r->model.rope_theta = read_number(job, "rope.freq_base", 10000);
     TRY(read_rotary_width(job));
-    r->model.use_qkv_bias =
-        job->huggingface->has_qkv_bias && gguf_find_tensor(job->file, "blk.0.attn_q.bias") != NULL;
-    r->model.attention_bias = job->huggingface->has_attention_bias &&
-                              gguf_find_tensor(job->file, "blk.0.attn_q.bias") != NULL;
+    bool has_query_bias = gguf_find_tensor(job->file, "blk.0.attn_q.bias") != NULL;
+    r->model.use_qkv_bias = job->huggingface->has_qkv_bias && has_query_bias;
+    r->model.attention_bias = job->huggingface->has_attention_bias && has_query_bias;
     r->model.mlp_bias =
         job->huggingface->has_mlp_bias && gguf_find_tensor(job->file, "blk.0.ffn_up.bias") != NULL;
     if (job->family->rotates_every_fourth) {
@@ -518,8 +517,8 @@ static status write_config(const struct gguf_import_job *job, const char *folder
     return result;
 }
 
-/* Creates the folder with a name that nobody can foresee, and its missing parents. `folder` ends
- * with XXXXXX, which the name replaces. */
+/* Creates the folder and its missing parents. `folder` ends with XXXXXX, which random characters
+ * replace, so that no other program can foresee the name. */
 static status make_temporary_folder(char *folder)
 {
     char parent[FILE_PATH_BYTES];
@@ -566,9 +565,6 @@ status gguf_import(const char *path, const char *objective, const char *output, 
     gguf_close(&job->file);
     free(job->parameters);
     free(job);
-    struct status_note pending;
-    status_take(&pending);
-    (void)file_remove_tree(folder);
-    status_clear();
-    return result == STATUS_OK ? STATUS_OK : status_restore(&pending);
+    file_discard_tree(folder);
+    return result;
 }

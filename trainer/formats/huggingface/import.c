@@ -595,11 +595,8 @@ static status write_extended(struct huggingface_import_job *job, const char *out
         result =
             huggingface_import_write_checkpoint(job, output, folder, huggingface_tokenizer_files);
     }
-    struct status_note pending;
-    status_take(&pending);
-    (void)file_remove_tree(folder);
-    status_clear();
-    return result == STATUS_OK ? STATUS_OK : status_restore(&pending);
+    file_discard_tree(folder);
+    return result;
 }
 
 static status import_folder(struct huggingface_import_job *job, const char *objective,

@@ -452,6 +452,9 @@ const char *recipe_rope_type_name(enum rotary_kind type);
  * Returns   false at the end of the list */
 bool recipe_list_next(const char **cursor, char *entry, size_t bytes);
 
+/* recipe_list_contains - return whether a list setting has this entry. */
+bool recipe_list_contains(const char *list, const char *wanted);
+
 /* recipe_list_same_entries - return whether two lists have the same entries, in any order. */
 bool recipe_list_same_entries(const char *a, const char *b);
 

@@ -119,7 +119,7 @@ bool recipe_node_is_null(const struct node *node)
            (strcmp(node->text, "null") == 0 || strcmp(node->text, "~") == 0);
 }
 
-static const char *kind_name(enum setting_kind kind)
+static const char *describe_kind(enum setting_kind kind)
 {
     switch (kind) {
     case SETTING_INTEGER:
@@ -170,7 +170,7 @@ static status set_number(const struct recipe_reader *r, struct source_location l
     if (node->kind == NODE_QUOTED) {
         return recipe_fail(r, location, setting->key,
                            "'%.40s' is a string, but %s is required; remove the quotes", node->text,
-                           kind_name(setting->kind));
+                           describe_kind(setting->kind));
     }
     void *field = get_field(setting, r->recipe);
     int64_t integer = 0;
@@ -278,20 +278,30 @@ static status fail_choice(const struct recipe_reader *r, struct source_location 
                        index >= 0 ? choices[index] : "", index >= 0 ? "'?" : "");
 }
 
-static status set_choice(const struct recipe_reader *r, struct source_location location,
-                         const struct setting *setting, const struct node *node)
+/* Finds the index of a name among the choices of a setting. */
+static status find_choice(const struct recipe_reader *r, struct source_location location,
+                          const struct setting *setting, const char *name, unsigned *out)
 {
     char text[CHOICES_BYTES];
     const char *choices[CHOICES_MAX];
     int count = recipe_value_choices(setting->choices, text, choices);
     for (int i = 0; i < count; i++) {
-        if (strcmp(choices[i], node->text) == 0) {
-            unsigned value = (unsigned)i + (setting->null != NULL ? 1 : 0);
-            memcpy(get_field(setting, r->recipe), &value, sizeof value);
+        if (strcmp(choices[i], name) == 0) {
+            *out = (unsigned)i;
             return STATUS_OK;
         }
     }
-    return fail_choice(r, location, setting, node->text, choices, count);
+    return fail_choice(r, location, setting, name, choices, count);
+}
+
+static status set_choice(const struct recipe_reader *r, struct source_location location,
+                         const struct setting *setting, const struct node *node)
+{
+    unsigned value;
+    TRY(find_choice(r, location, setting, node->text, &value));
+    value += setting->null != NULL ? 1 : 0;
+    memcpy(get_field(setting, r->recipe), &value, sizeof value);
+    return STATUS_OK;
 }
 
 /* ---- data.train ---- */
@@ -382,7 +392,7 @@ static status set_sources(const struct recipe_reader *r, struct source_location 
     memset(recipe->data.train, 0, sizeof recipe->data.train);
     recipe->data.train_count = 0;
     if (node->kind == NODE_MAPPING) {
-        return recipe_fail(r, location, setting->key, "must be %s", kind_name(setting->kind));
+        return recipe_fail(r, location, setting->key, "must be %s", describe_kind(setting->kind));
     }
     if (node->kind != NODE_SEQUENCE) {
         TRY(check_text(r, location, setting->key, node, sizeof recipe->data.train[0].path));
@@ -418,7 +428,7 @@ bool recipe_list_next(const char **cursor, char *entry, size_t bytes)
     return true;
 }
 
-static bool contains_entry(const char *list, const char *wanted)
+bool recipe_list_contains(const char *list, const char *wanted)
 {
     char entry[RECIPE_NAME_BYTES];
     while (recipe_list_next(&list, entry, sizeof entry)) {
@@ -429,11 +439,11 @@ static bool contains_entry(const char *list, const char *wanted)
     return false;
 }
 
-static bool contains_entries(const char *list, const char *wanted)
+static bool contains_all(const char *list, const char *wanted)
 {
     char entry[RECIPE_NAME_BYTES];
     while (recipe_list_next(&wanted, entry, sizeof entry)) {
-        if (!contains_entry(list, entry)) {
+        if (!recipe_list_contains(list, entry)) {
             return false;
         }
     }
@@ -442,21 +452,7 @@ static bool contains_entries(const char *list, const char *wanted)
 
 bool recipe_list_same_entries(const char *a, const char *b)
 {
-    return contains_entries(a, b) && contains_entries(b, a);
-}
-
-static status check_choice(const struct recipe_reader *r, struct source_location location,
-                           const struct setting *setting, const char *entry)
-{
-    char text[CHOICES_BYTES];
-    const char *choices[CHOICES_MAX];
-    int count = recipe_value_choices(setting->choices, text, choices);
-    for (int i = 0; i < count; i++) {
-        if (strcmp(choices[i], entry) == 0) {
-            return STATUS_OK;
-        }
-    }
-    return fail_choice(r, location, setting, entry, choices, count);
+    return contains_all(a, b) && contains_all(b, a);
 }
 
 /* Checks a list entry and writes it as stored: the name, or the formatted number. */
@@ -477,8 +473,9 @@ static status read_entry(const struct recipe_reader *r, struct source_location l
                            setting->choices != NULL ? "a name" : "a number");
     }
     if (setting->choices != NULL) {
+        unsigned choice;
         snprintf(out, RECIPE_PATH_BYTES, "%s", node->text);
-        return check_choice(r, location, setting, node->text);
+        return find_choice(r, location, setting, node->text, &choice);
     }
     struct recipe scratch;
     struct recipe_reader into = {.name = r->name, .recipe = &scratch};
@@ -498,7 +495,7 @@ static status set_list(const struct recipe_reader *r, struct source_location loc
     char text[RECIPE_ROPE_LIST_BYTES] = "", entry[RECIPE_PATH_BYTES]; /* the longest list */
     const struct node *first = recipe_node_is_scalar(node) ? node : node->first;
     if (first == NULL || node->kind == NODE_MAPPING) {
-        return recipe_fail(r, location, setting->key, "must be %s", kind_name(setting->kind));
+        return recipe_fail(r, location, setting->key, "must be %s", describe_kind(setting->kind));
     }
     for (const struct node *n = first; n != NULL; n = n == node ? NULL : n->next) {
         struct source_location entry_location =
@@ -541,13 +538,13 @@ status recipe_value_set(const struct recipe_reader *r, struct source_location lo
     }
     if (!recipe_node_is_scalar(node)) {
         return recipe_fail(r, location, setting->key, "must be %s, not a %s",
-                           kind_name(setting->kind),
+                           describe_kind(setting->kind),
                            node->kind == NODE_MAPPING ? "mapping" : "list");
     }
     if (recipe_node_is_null(node)) {
         if (setting->null == NULL) {
             return recipe_fail(r, location, setting->key, "null is not accepted; %s is required",
-                               kind_name(setting->kind));
+                               describe_kind(setting->kind));
         }
         set_null(setting, r->recipe);
         return STATUS_OK;

@@ -12,17 +12,6 @@
 #include "trainer/model/linear.h"
 #include "trainer/setup/objective_spec.h"
 
-static bool is_frozen(const struct recipe *recipe, const char *part)
-{
-    char word[RECIPE_NAME_BYTES];
-    for (const char *at = recipe->train.freeze; recipe_list_next(&at, word, sizeof word);) {
-        if (strcmp(word, part) == 0) {
-            return true;
-        }
-    }
-    return false;
-}
-
 /* Returns the number of labels or choices; 2 by default. */
 static int64_t get_label_count(const struct recipe *recipe)
 {
@@ -249,8 +238,9 @@ struct model_config derive_model_config(const struct recipe *recipe, int64_t voc
         .rotary_width = recipe_rotary_width(recipe),
         .rope_local_theta = recipe->model.rope_local_base_freq,
         .rope_scaling = get_rotary_scaling(recipe),
-        .freezing = {is_frozen(recipe, "embeddings"), is_frozen(recipe, "backbone"),
-                     recipe->train.freeze_layers},
+        .freezing = {.embeddings = recipe_list_contains(recipe->train.freeze, "embeddings"),
+                     .backbone = recipe_list_contains(recipe->train.freeze, "backbone"),
+                     .layers = recipe->train.freeze_layers},
         .recompute = recipe->train.activation_checkpointing,
         .fp8 = {get_fp8_recipe(recipe), recipe->fp8.amax_history,
                 recipe->fp8.first_last_layers_bf16},

@@ -287,11 +287,9 @@ static status find_target_name(const struct adapter_job *import, const char *mod
 
 static status add_target(struct recipe *r, const char *name)
 {
-    char target[RECIPE_NAME_BYTES], *targets = r->adapter.targets;
-    for (const char *next = targets; recipe_list_next(&next, target, sizeof target);) {
-        if (strcmp(target, name) == 0) {
-            return STATUS_OK;
-        }
+    char *targets = r->adapter.targets;
+    if (recipe_list_contains(targets, name)) {
+        return STATUS_OK;
     }
     size_t used = strlen(targets), capacity = sizeof r->adapter.targets - used;
     int length = snprintf(targets + used, capacity, "%s%s", used > 0 ? ", " : "", name);

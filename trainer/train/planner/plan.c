@@ -69,6 +69,7 @@ static enum plan_part get_part(const struct model_parameter *p)
     }
     switch (p->role) {
     case MODEL_TOKEN_TABLE:
+    case MODEL_EMBEDDING_PROJECTION:
         return PLAN_TOKEN_EMBEDDING;
     case MODEL_POSITION_TABLE:
     case MODEL_TOKEN_TYPE_TABLE:
@@ -80,8 +81,6 @@ static enum plan_part get_part(const struct model_parameter *p)
     case MODEL_CROSS_KEY_VALUE:
     case MODEL_CROSS_PROJECTION:
         return PLAN_ATTENTION;
-    case MODEL_EMBEDDING_PROJECTION:
-        return PLAN_TOKEN_EMBEDDING;
     case MODEL_FC:
     case MODEL_FC_PROJECTION:
         return PLAN_FEED_FORWARD;
@@ -272,62 +271,104 @@ static int64_t compute_shared_memory(const struct plan *plan,
            (host && plan->tensor > 1 ? shared_space_window_bytes(plan->ranks, model_window) : 0);
 }
 
+/* The model of a plan. */
+struct planned_model {
+    const struct model_config *config;
+    const struct model_parameter *parameters; /* [count] */
+    int count;
+    int64_t elements;
+    enum dtype dtype;
+    int64_t rows; /* of a micro-batch */
+    struct model_parallelism sharing;
+    struct sharded_optimizer_bytes optimizer;
+};
+
+/* Computes the copies of the training state: of an asynchronous save, and of a rollback. */
+static status plan_copies(const struct recipe *r, const struct planned_model *m, struct plan *plan)
+{
+    struct plan_buffers *buffers = &plan->buffers;
+    int64_t fp8_bytes = (int64_t)model_fp8_bytes(m->config);
+    if (r->checkpoint.async || !device_kind_is_host(plan->device)) {
+        /* files are written from host memory */
+        TRY(compute_snapshot_bytes(m->parameters, m->count, m->elements, derive_moment_dtype(r),
+                                   plan));
+        buffers->snapshot += fp8_bytes;
+    }
+    if (r->train.on_spike == ON_SPIKE_ROLLBACK) {
+        bool is_bf16 = m->dtype == DTYPE_BF16, released = plan->zero_stage > 0 && is_bf16;
+        buffers->rollback = rollback_compute_bytes(m->parameters, m->count, is_bf16, released,
+                                                   m->optimizer.owned_elems, m->optimizer.moments) +
+                            fp8_bytes;
+    }
+    buffers->writer = compute_writer_bytes(m->parameters, m->count);
+    return STATUS_OK;
+}
+
+/* Computes the memory that ranks share: the data of the other ranks, and all of /dev/shm. */
+static void plan_shared_memory(const struct planned_model *m, struct plan *plan)
+{
+    int64_t gradients = m->optimizer.shared_gradients / plan->data * (plan->data - 1);
+    bool host = device_kind_is_host(plan->device);
+    plan->buffers.communication =
+        host ? gradients + compute_shared_window(m->config, m->sharing, m->dtype, m->rows) : 0;
+    plan->shared_memory_bytes = compute_shared_memory(
+        plan, m->optimizer.windows,
+        (int64_t)model_window_bytes(m->config, m->sharing, m->dtype, m->rows));
+}
+
+static status plan_buffers(const struct recipe *r, const struct planned_model *m, struct plan *plan)
+{
+    struct plan_buffers *buffers = &plan->buffers;
+    struct kernels_limits limits =
+        derive_kernel_limits(m->config, plan->tensor, m->rows, derive_longest_sequence(r), true);
+    int64_t batches = 2 * (int64_t)batch_upload_bytes(plan->device, m->rows);
+    bool host = device_kind_is_host(plan->device);
+    buffers->kernels =
+        (int64_t)kernels_workspace_bytes(plan->device, m->dtype, plan->threads, &limits) +
+        compute_objective_bytes(r, m->config->width, m->dtype, m->rows) +
+        compute_task_bytes(r, m->config, m->dtype) + batches + (int64_t)model_fp8_bytes(m->config);
+    buffers->pinned = host ? 0 : batches + 4 * WORKSPACE_ROW_ARRAYS * m->rows;
+    buffers->loaders = compute_all_loader_bytes(r, plan->data);
+    buffers->samples = generated_outputs_bytes(r, m->config, m->dtype);
+    buffers->program = get_program_bytes(plan->ranks);
+    TRY(plan_copies(r, m, plan));
+    plan_shared_memory(m, plan);
+    plan->bytes[PLAN_BUFFERS] = buffers->kernels + buffers->loaders + buffers->pinned +
+                                buffers->snapshot + buffers->rollback + buffers->samples +
+                                buffers->writer + buffers->communication + buffers->program;
+    return STATUS_OK;
+}
+
 static status plan_memory(const struct recipe *r, const struct model_config *config,
                           const struct model_parameter *parameters, int count, int64_t elements,
                           struct plan *plan)
 {
-    enum dtype dtype = r->train.precision != PRECISION_FP32 ? DTYPE_BF16 : DTYPE_F32;
-    int64_t rows = derive_rows(r);
-    struct kernels_limits limits =
-        derive_kernel_limits(config, plan->tensor, rows, derive_longest_sequence(r), true);
-    struct model_parallelism sharing = {plan->tensor, r->parallel.sequence && plan->tensor > 1};
-    struct plan_buffers *buffers = &plan->buffers;
-    struct sharded_optimizer_bytes optimizer;
-    TRY(plan_optimizer(r, config, parameters, count, elements, plan, &optimizer));
-    plan->bytes[PLAN_WEIGHTS] = optimizer.weights;
-    plan->bytes[PLAN_GRADIENTS] = optimizer.shared_gradients + optimizer.own_gradients;
-    plan->bytes[PLAN_OPTIMIZER] = optimizer.moments;
-    plan->sent_bytes = optimizer.sent;
+    struct planned_model m = {
+        .config = config,
+        .parameters = parameters,
+        .count = count,
+        .elements = elements,
+        .dtype = r->train.precision != PRECISION_FP32 ? DTYPE_BF16 : DTYPE_F32,
+        .rows = derive_rows(r),
+        .sharing = {plan->tensor, r->parallel.sequence && plan->tensor > 1},
+    };
+    const struct plan_buffers *buffers = &plan->buffers;
     size_t activation_bytes = 0;
-    TRY(model_activation_bytes(config, sharing, dtype, rows, true, &activation_bytes));
+    TRY(plan_optimizer(r, config, parameters, count, elements, plan, &m.optimizer));
+    TRY(model_activation_bytes(config, m.sharing, m.dtype, m.rows, true, &activation_bytes));
+    plan->bytes[PLAN_WEIGHTS] = m.optimizer.weights;
+    plan->bytes[PLAN_GRADIENTS] = m.optimizer.shared_gradients + m.optimizer.own_gradients;
+    plan->bytes[PLAN_OPTIMIZER] = m.optimizer.moments;
     plan->bytes[PLAN_ACTIVATIONS] = (int64_t)activation_bytes;
-    int64_t batches = 2 * (int64_t)batch_upload_bytes(plan->device, rows);
-    bool host = device_kind_is_host(plan->device);
-    buffers->kernels =
-        (int64_t)kernels_workspace_bytes(plan->device, dtype, plan->threads, &limits) +
-        compute_objective_bytes(r, config->width, dtype, rows) +
-        compute_task_bytes(r, config, dtype) + batches + (int64_t)model_fp8_bytes(config);
-    buffers->pinned = host ? 0 : batches + 4 * WORKSPACE_ROW_ARRAYS * rows;
-    buffers->loaders = compute_all_loader_bytes(r, plan->data);
-    if (r->checkpoint.async || !host) { /* files are written from host memory */
-        TRY(compute_snapshot_bytes(parameters, count, elements, derive_moment_dtype(r), plan));
-    }
-    if (r->train.on_spike == ON_SPIKE_ROLLBACK) {
-        bool released = plan->zero_stage > 0 && dtype == DTYPE_BF16;
-        buffers->rollback = rollback_compute_bytes(parameters, count, dtype == DTYPE_BF16, released,
-                                                   optimizer.owned_elems, optimizer.moments) +
-                            (int64_t)model_fp8_bytes(config);
-    }
-    if (r->checkpoint.async || !host) {
-        buffers->snapshot += (int64_t)model_fp8_bytes(config);
-    }
-    buffers->samples = generated_outputs_bytes(r, config, dtype);
-    buffers->writer = compute_writer_bytes(parameters, count);
-    buffers->communication = !host ? 0
-                                   : optimizer.shared_gradients / plan->data * (plan->data - 1) +
-                                         compute_shared_window(config, sharing, dtype, rows);
-    plan->shared_memory_bytes = compute_shared_memory(
-        plan, optimizer.windows, (int64_t)model_window_bytes(config, sharing, dtype, rows));
-    buffers->program = get_program_bytes(plan->ranks);
-    plan->bytes[PLAN_BUFFERS] = buffers->kernels + buffers->loaders + buffers->pinned +
-                                buffers->snapshot + buffers->rollback + buffers->samples +
-                                buffers->writer + buffers->communication + buffers->program;
+    plan->sent_bytes = m.optimizer.sent;
+    TRY(plan_buffers(r, &m, plan));
     for (int i = 0; i < PLAN_KINDS; i++) {
         plan->total_bytes += plan->bytes[i];
     }
     plan->device_bytes =
-        host ? plan->total_bytes - buffers->communication
-             : plan->total_bytes - plan->bytes[PLAN_BUFFERS] + buffers->kernels + buffers->samples;
+        device_kind_is_host(plan->device)
+            ? plan->total_bytes - buffers->communication
+            : plan->total_bytes - plan->bytes[PLAN_BUFFERS] + buffers->kernels + buffers->samples;
     return STATUS_OK;
 }
 

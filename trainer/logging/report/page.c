@@ -11,7 +11,8 @@
 
 const char *const report_page_suffixes[REPORT_PAGE_SUFFIXES] = {".html", ".htm", ".xhtml"};
 
-/* A foreign file must not create a table of any size; `train` writes matrices of 32 labels. */
+/* Limits of the tables, because another program can have written the file. `train` writes matrices
+ * of at most 32 labels. */
 enum { MATRIX_LABELS_MAX = 128, SAMPLES_MAX = 100 };
 
 static const char head[] =
@@ -87,7 +88,39 @@ static const char script[] =
     "}\n"
     "</script>\n";
 
-/* Fields of a line that are not metrics of a model. */
+/* ---- tables ---- */
+
+/* Begins a row with a name in its first cell. */
+static void begin_row(const char *name, FILE *file)
+{
+    fputs("<tr><th>", file);
+    chart_escape(name, file);
+    fputs("</th>", file);
+}
+
+/* Begins the table of one run, which has the name of the run as caption. `class` is "" or an
+ * attribute after a blank. */
+static void begin_run_table(const struct history *h, const char *title, const char *class,
+                            FILE *file)
+{
+    fprintf(file, "<h2>%s</h2><div class=\"scroll\"><table%s><caption>", title, class);
+    chart_escape(h->name, file);
+}
+
+/* Writes an integer with separators, another number with four decimals, and nothing for other
+ * values. */
+static void write_number(const json_t *value, FILE *file)
+{
+    if (json_is_integer(value)) {
+        report_write_count((double)json_integer_value(value), file);
+    } else if (json_is_real(value)) {
+        fprintf(file, "%.4f", json_real_value(value));
+    }
+}
+
+/* ---- metrics ---- */
+
+/* Returns whether a field of a line is a metric of the model. */
 static bool is_metric(const char *name, const json_t *value)
 {
     return json_is_number(value) && strcmp(name, "step") != 0 && strcmp(name, "time") != 0 &&
@@ -106,17 +139,10 @@ static bool has_metric_before(const struct history *runs, int run, const char *n
 
 static void write_metric_row(const struct history *runs, int count, const char *name, FILE *file)
 {
-    fputs("<tr><th>", file);
-    chart_escape(name, file);
-    fputs("</th>", file);
+    begin_row(name, file);
     for (int r = 0; r < count; r++) {
-        const json_t *value = json_object_get(runs[r].last_evaluate, name);
         fputs("<td>", file);
-        if (json_is_integer(value)) {
-            report_write_count((double)json_integer_value(value), file);
-        } else if (json_is_real(value)) {
-            fprintf(file, "%.4f", json_real_value(value));
-        }
+        write_number(json_object_get(runs[r].last_evaluate, name), file);
         fputs("</td>", file);
     }
     fputs("</tr>\n", file);
@@ -147,18 +173,6 @@ static void write_metrics(const struct history *runs, int count, FILE *file)
     }
 }
 
-static void write_label_cell(const json_t *metrics, const char *label, FILE *file)
-{
-    const json_t *value = json_object_get(metrics, label);
-    fputs("<td class=\"number\">", file);
-    if (json_is_integer(value)) {
-        report_write_count((double)json_integer_value(value), file);
-    } else if (json_is_real(value)) {
-        fprintf(file, "%.4f", json_real_value(value));
-    }
-    fputs("</td>", file);
-}
-
 /* Writes precision, recall, F1 and support of each label. */
 static void write_labels(const struct history *h, FILE *file)
 {
@@ -169,8 +183,7 @@ static void write_labels(const struct history *h, FILE *file)
     if (!json_is_object(support)) {
         return;
     }
-    fputs("<h2>Labels</h2><div class=\"scroll\"><table><caption>", file);
-    chart_escape(h->name, file);
+    begin_run_table(h, "Labels", "", file);
     fputs("</caption><thead><tr><th>label</th>", file);
     for (int c = 0; c < 4; c++) {
         fprintf(file, "<th class=\"number\">%s</th>", columns[c]);
@@ -178,11 +191,12 @@ static void write_labels(const struct history *h, FILE *file)
     fputs("</tr></thead><tbody>\n", file);
     json_object_foreach(support, label, value)
     {
-        fputs("<tr><th>", file);
-        chart_escape(label, file);
-        fputs("</th>", file);
+        begin_row(label, file);
         for (int c = 0; c < 4; c++) {
-            write_label_cell(json_object_get(h->last_evaluate, columns[c]), label, file);
+            fputs("<td class=\"number\">", file);
+            write_number(json_object_get(json_object_get(h->last_evaluate, columns[c]), label),
+                         file);
+            fputs("</td>", file);
         }
         fputs("</tr>\n", file);
     }
@@ -209,8 +223,7 @@ static void write_confusion(const struct history *h, FILE *file)
     if (labels == 0 || labels > MATRIX_LABELS_MAX || json_object_size(support) != labels) {
         return;
     }
-    fputs("<h2>Confusion matrix</h2><div class=\"scroll\"><table class=\"matrix\"><caption>", file);
-    chart_escape(h->name, file);
+    begin_run_table(h, "Confusion matrix", " class=\"matrix\"", file);
     fputs("; rows: true labels, columns: predictions</caption><thead><tr><th></th>", file);
     json_object_foreach(support, label, value)
     {
@@ -223,9 +236,7 @@ static void write_confusion(const struct history *h, FILE *file)
     {
         const json_t *row = json_array_get(matrix, i++);
         double sum = sum_row(row);
-        fputs("<tr><th>", file);
-        chart_escape(label, file);
-        fputs("</th>", file);
+        begin_row(label, file);
         for (size_t c = 0; c < labels; c++) {
             double count = json_number_value(json_array_get(row, c));
             fprintf(file,
@@ -243,9 +254,7 @@ static void write_confusion(const struct history *h, FILE *file)
 static void write_planned_row(const struct history *runs, int count, const char *kind, FILE *file)
 {
     char text[48];
-    fputs("<tr><th>", file);
-    chart_escape(kind != NULL ? kind : "planned total", file);
-    fputs("</th>", file);
+    begin_row(kind != NULL ? kind : "planned total", file);
     for (int r = 0; r < count; r++) {
         json_t *planned = json_object_get(runs[r].start, "rank_bytes");
         double bytes = kind != NULL ? json_number_value(json_object_get(planned, kind)) : 0;
@@ -263,7 +272,7 @@ static void write_planned_row(const struct history *runs, int count, const char 
 
 static void write_measured_row(const struct history *runs, int count, FILE *file)
 {
-    fputs("<tr><th>measured peak</th>", file);
+    begin_row("measured peak", file);
     for (int r = 0; r < count; r++) {
         fputs("<td>", file);
         report_write_peak_memory(&runs[r], file);
@@ -300,8 +309,7 @@ static void write_warnings(const struct history *h, FILE *file)
     if (json_array_size(h->warnings) == 0) {
         return;
     }
-    fputs("<h2>Warnings</h2><div class=\"scroll\"><table><caption>", file);
-    chart_escape(h->name, file);
+    begin_run_table(h, "Warnings", "", file);
     fputs("</caption><tbody>\n", file);
     json_array_foreach(h->warnings, i, line)
     {
@@ -323,8 +331,7 @@ static void write_samples(const struct history *h, FILE *file)
     if (count == 0) {
         return;
     }
-    fputs("<h2>Samples</h2><div class=\"scroll\"><table><caption>", file);
-    chart_escape(h->name, file);
+    begin_run_table(h, "Samples", "", file);
     fputs("</caption><tbody>\n", file);
     for (size_t i = count > SAMPLES_MAX ? count - SAMPLES_MAX : 0; i < count; i++) {
         const json_t *line = json_array_get(h->samples, i);
@@ -366,9 +373,7 @@ static void write_json_value(const json_t *value, FILE *file)
 
 static void write_setting(const struct history *runs, int count, const char *key, FILE *file)
 {
-    fputs("<tr><th>", file);
-    chart_escape(key, file);
-    fputs("</th>", file);
+    begin_row(key, file);
     for (int r = 0; r < count; r++) {
         const json_t *value = json_object_get(runs[r].settings, key);
         fputs("<td>", file);
@@ -486,6 +491,7 @@ static bool is_in(const char *const *names, size_t count, const char *name)
     return false;
 }
 
+/* Returns whether write_metric_charts skips a field: `charts` contains it, or it has no chart. */
 static bool has_no_metric_chart(const char *name)
 {
     for (int i = 0; i < COUNT(charts); i++) {

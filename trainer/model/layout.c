@@ -27,7 +27,7 @@ static int64_t align_up(int64_t elements)
     return (elements + ALIGNMENT_ELEMS - 1) / ALIGNMENT_ELEMS * ALIGNMENT_ELEMS;
 }
 
-/* Upper limits of the parameters of a block and outside the blocks. */
+/* Upper limits of the number of parameters in a block and outside the blocks. */
 enum { BLOCK_PARAMETERS = 48, OTHER_PARAMETERS = 16 };
 
 /* The rows of a vocabulary shard are a multiple of this, so that the output GEMM has whole vectors.
@@ -464,8 +464,8 @@ static void append_token_table(struct layout *layout, const char *name)
                 name, "weight");
 }
 
-/* Appends the parameters of the embedding of a stack, except a token table that all stacks share.
- * */
+/* Appends the parameters of the embedding of a stack. The token table is one of them only if each
+ * stack has its own. */
 static void append_embedding(struct layout *layout)
 {
     const struct architecture *a = layout->architecture;

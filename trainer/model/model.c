@@ -212,7 +212,7 @@ status model_activation_bytes(const struct model_config *config,
     return STATUS_OK;
 }
 
-static int64_t vector_elements(const struct model *m)
+static int64_t count_vector_elements(const struct model *m)
 {
     int64_t count = 0;
     for (int i = 0; i < m->parameter_count; i++) {
@@ -224,7 +224,7 @@ static int64_t vector_elements(const struct model *m)
 
 static status allocate_vectors(struct model *m, struct device *dev)
 {
-    return device_allocate(dev, (size_t)vector_elements(m) * sizeof(float), "the f32 vectors",
+    return device_allocate(dev, (size_t)count_vector_elements(m) * sizeof(float), "the f32 vectors",
                            (void **)&m->vectors);
 }
 
@@ -302,7 +302,7 @@ status model_destroy(struct model **m)
         size_t elements = (size_t)(*m)->elements;
         device_release(dev, (*m)->weights, (size_t)(*m)->f32_elements * sizeof(float));
         if ((*m)->vectors != NULL) {
-            device_release(dev, (*m)->vectors, (size_t)vector_elements(*m) * sizeof(float));
+            device_release(dev, (*m)->vectors, (size_t)count_vector_elements(*m) * sizeof(float));
         }
         device_release(dev, (*m)->bf16_weights, elements * sizeof(bf16));
         model_fp8_destroy(*m);

@@ -106,12 +106,19 @@ const struct manifest_tensor *manifest_find_tensor(const struct manifest *m, con
     return i < 0 ? NULL : &m->tensors[i];
 }
 
-status manifest_add_tensor(struct manifest *m, const char *set, const char *name, enum dtype dtype,
-                           int dimensions, const int64_t *shape)
+/* Checks the names of a tensor and of its set. */
+static status check_names(const char *set, const char *name)
 {
     REQUIRE(is_set_name(set), STATUS_INTERNAL, "invalid tensor family '%.100s'", set);
     REQUIRE(file_is_safe_name(name, GROUP_SLASHES), STATUS_INTERNAL, "invalid tensor name '%.300s'",
             name);
+    return STATUS_OK;
+}
+
+status manifest_add_tensor(struct manifest *m, const char *set, const char *name, enum dtype dtype,
+                           int dimensions, const int64_t *shape)
+{
+    TRY(check_names(set, name));
     TRY(RESERVE(m->tensors, m->tensor_capacity, m->tensor_count + 1, "the tensors of a manifest"));
     struct manifest_tensor *t = &m->tensors[m->tensor_count];
     *t = (struct manifest_tensor){.dtype = dtype,
@@ -136,9 +143,7 @@ status manifest_add_shard(struct manifest *m, const char *set, const char *name,
                           int dimensions, const int64_t *global_shape, const char *file,
                           const char *dataset, const int64_t *offset, const int64_t *shape)
 {
-    REQUIRE(is_set_name(set), STATUS_INTERNAL, "invalid tensor family '%.100s'", set);
-    REQUIRE(file_is_safe_name(name, GROUP_SLASHES), STATUS_INTERNAL, "invalid tensor name '%.300s'",
-            name);
+    TRY(check_names(set, name));
     REQUIRE(file_is_safe_name(dataset, GROUP_SLASHES), STATUS_INTERNAL,
             "tensor %s: invalid dataset name '%.300s'", name, dataset);
     int index = manifest_find_file(m, file);
@@ -239,8 +244,8 @@ static int compare_columns(const void *a, const void *b)
     return (x->offset[1] > y->offset[1]) - (x->offset[1] < y->offset[1]);
 }
 
-/* Returns whether two shards overlap. Sorts a copy along the dimension that splits the tensor, so
- * that each shard is compared with its neighbors only. *failed: out of memory. */
+/* Returns whether two shards overlap. It sorts a copy of the shards along the dimension that splits
+ * the tensor, so that each shard is compared with its neighbors only. *failed: out of memory. */
 static bool has_overlap(const struct manifest_tensor *t, bool *failed)
 {
     int count = t->shard_count, d = 1;

@@ -107,8 +107,8 @@ static void warn_trailing_space(const struct tokenizer *t, const struct prompts 
     }
 }
 
-/* Warns about a prompt that begins or ends with a backslash and an n. A shell does not make a line
- * break of them. */
+/* Warns about a prompt that begins or ends with a backslash and an n. A shell does not replace them
+ * by a line break. */
 static void warn_escape(const char *prompt)
 {
     size_t length = prompt != NULL ? strlen(prompt) : 0;

@@ -22,7 +22,7 @@
 
 /* A range of tokens with one role: a prompt, a response, a segment, a labeled token. */
 struct part {
-    const char *name; /* owned by a constant, or by the label names of the sample */
+    const char *name; /* a constant, or one of the label names of the sample */
     int64_t first, end;
     bool in_loss;
 };

@@ -140,8 +140,8 @@ struct model_parts {
                                * norm1 of the first block */
     bool shared_layers;       /* all layers have the parameters of one block */
     bool head_without_transform, head_without_transform_bias, head_without_bias;
-    bool gated; /* gated feed-forward network with config.activation: SiLU or a GELU; also an
-                    * architecture with free_gate has this part */
+    bool gated; /* gated feed-forward network with config.activation, SiLU or a GELU. It also
+                 * applies to an architecture with free_gate */
 };
 
 /* FP8 matrices of the layers (linear.c). */

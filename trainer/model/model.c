@@ -9,7 +9,7 @@
 #include "base/memory.h"
 #include "trainer/model/sublayers.h"
 
-enum { ADAPTERS_FUSED = 3 }; /* most adapters of one GEMM: query, key and value */
+enum { ADAPTERS_FUSED = 3 }; /* largest number of adapters of one GEMM: query, key, value */
 
 /* Returns the local sizes of a layer that is split over `ranks` ranks. */
 static struct layer_dims compute_local_dims(const struct model_config *config, int ranks)

@@ -65,7 +65,7 @@ enum recipe_norm_type {
     NORM_TYPE_RMSNORM,
     NORM_TYPE_NONPARAMETRIC_LAYERNORM
 };
-enum recipe_tristate { RECIPE_AUTO, RECIPE_TRUE, RECIPE_FALSE }; /* RECIPE_AUTO: or null */
+enum recipe_tristate { RECIPE_AUTO, RECIPE_TRUE, RECIPE_FALSE }; /* RECIPE_AUTO: auto or null */
 enum recipe_noise { NOISE_SPAN_CORRUPTION, NOISE_BART, NOISE_UL2, NOISE_PREFIX_LM };
 enum recipe_mask_length { MASK_LENGTH_SPAN_POISSON, MASK_LENGTH_SUBWORD };
 enum recipe_adapter { ADAPTER_NONE, ADAPTER_LORA };

@@ -120,8 +120,8 @@ bool job_reached_end(const struct job *job);
  * "max_minutes". */
 const char *job_end_reason(const struct job *job);
 
-/* job_log_finished - log that a run that was started again has nothing left to train. The log also
- * contains the reason and how to continue. */
+/* job_log_finished - log that an earlier session has finished the run, so that nothing is left to
+ * train, with the reason and how to continue. */
 void job_log_finished(const struct job *job);
 
 /* job_log_time_limit - if train.max_minutes ended the run, log this and how to continue. */

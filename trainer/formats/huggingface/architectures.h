@@ -59,7 +59,7 @@ struct huggingface_architecture {
     } fixed_sizes[HUGGINGFACE_SIZES_MAX]; /* keys with one supported value, also the default */
     const char *null_key;                 /* a key for which only null is supported */
     bool has_qkv_bias, has_attention_bias, has_mlp_bias; /* the keys use_qkv_bias, ... exist */
-    const char *dropout_key; /* dropout that Bireme does not have apart from model.dropout */
+    const char *dropout_key; /* a second dropout rate, for which Bireme uses model.dropout */
     double default_dropout;
     const char *activation_key, *default_activation;
     bool has_gate_prefix;  /* "gated-ACTIVATION" selects a network with a gate; "gated-gelu" is the
@@ -78,9 +78,9 @@ struct huggingface_architecture {
     bool has_only_text_task; /* no ...ForTokenClassification and ...ForQuestionAnswering */
     bool has_no_task;        /* no ...ForSequenceClassification either; only objective embed */
     bool has_norm_offset;    /* files store the weights of norms minus 1 */
-    /* The interval of layers without a window: its key in versions without layer_types, its
-     * default, and whether the first of every n layers has no window, not the last. NULL: no such
-     * layers. */
+    /* The interval n of layers without a window: its key in versions without layer_types, and its
+     * default. global_first: of every n layers, the first one has no window; else the last one.
+     * key NULL: no such layers. */
     struct {
         const char *key;
         int64_t default_value;

@@ -289,8 +289,9 @@ static status add_tokens(const struct export_job *ex, json_t *config)
     return STATUS_OK;
 }
 
-/* Writes tokenizer_config.json, which AutoTokenizer requires besides tokenizer.json. transformers
- * reads tokenizer.model with the class of Llama, and spiece.model with the class of T5. */
+/* Writes tokenizer_config.json, which AutoTokenizer requires in addition to tokenizer.json.
+ * transformers reads tokenizer.model with the class of Llama, and spiece.model with the class of
+ * T5. */
 static status write_tokenizer_config(const struct export_job *ex)
 {
     struct model_config model = derive_model_config(&ex->source.recipe, ex->source.vocabulary);

@@ -3,7 +3,7 @@
  *
  * The exceptions are listed by name in architectures.c: masks and positions that old versions of
  * transformers saved, the second name of a tied tensor, and heads that the class does not have.
- * Such heads get random initial values and a warning. */
+ * Such heads get random initial values, and the import prints a warning. */
 #include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
@@ -542,7 +542,7 @@ static status find_logits_bias(struct huggingface_import_job *job)
     return STATUS_OK;
 }
 
-/* Sets the parameters to the parameters of the model with the recipe's vocabulary. */
+/* Lists the parameters of the recipe's model in the job. */
 static status lay_out_model(struct huggingface_import_job *job)
 {
     int64_t elements;

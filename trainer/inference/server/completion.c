@@ -112,7 +112,7 @@ static bool has_beams(const struct server_job *job)
     return job->request.options.num_beams > 1;
 }
 
-/* Sets the options that a beam search has in addition. The defaults of an encoder-decoder are those
+/* Sets the options that only a beam search has. The defaults of an encoder-decoder are those
  * of its generation_config.json. */
 static void set_beam_options(const struct server *s, struct completion *c)
 {

@@ -268,7 +268,7 @@ static void resume_connection(void *connection)
     MHD_resume_connection(connection);
 }
 
-/* Copies output to the connection, or suspends it until there is some. */
+/* Copies output to the connection. Without output, suspends the connection until there is some. */
 static ssize_t read_output(void *user, uint64_t position, char *buffer, size_t max)
 {
     struct server_job *job = user;

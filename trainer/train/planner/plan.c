@@ -543,8 +543,8 @@ static void note_unchecked(struct plan *plan, const char *consequence)
              consequence);
 }
 
-/* Checks device and precision. A GPU that does not exist here is noted: the plan may be for another
- * machine. */
+/* Checks device and precision. If this machine lacks the GPU, only plan->unchecked contains the
+ * error, because the plan may be for another machine. */
 static status check_device(const struct recipe *r, struct plan *plan)
 {
     TRY(hardware_check_settings(r, plan->device));

@@ -53,15 +53,14 @@ static status reserve_line(struct line_reader *r, size_t more)
     return STATUS_OK;
 }
 
-/* Adds the name of the file and the line number to the message of a STATUS_DATA. */
-static status add_line_number(const struct line_reader *r, status result)
+status line_reader_locate(const char *name, int64_t number, status result)
 {
     struct status_note note;
     if (result != STATUS_DATA) {
         return result;
     }
     status_take(&note);
-    RAISE(STATUS_DATA, "%s:%" PRId64 ": %.1500s", r->name, r->number, note.text);
+    RAISE(STATUS_DATA, "%s:%" PRId64 ": %.1500s", name, number, note.text);
 }
 
 /* Reads the next block if the last one is used. *more is false at the end of the input. */
@@ -69,7 +68,8 @@ static status fill_block(struct line_reader *r, bool *more)
 {
     if (r->block_used == r->block_bytes) {
         r->block_used = r->block_bytes = 0;
-        TRY(add_line_number(r, input_read(&r->input, r->block, BLOCK_BYTES, &r->block_bytes)));
+        TRY(line_reader_locate(r->name, r->number,
+                               input_read(&r->input, r->block, BLOCK_BYTES, &r->block_bytes)));
     }
     *more = r->block_bytes > 0;
     return STATUS_OK;
@@ -148,7 +148,7 @@ status line_reader_read(const char *path, line_reader_visit visit, void *user)
         TRY_GOTO(result, done, line_reader_next(&r, &found));
         if (found) {
             TRY_GOTO(result, done, line_reader_check_length(&r));
-            result = add_line_number(&r, visit(user, r.line, r.bytes));
+            result = line_reader_locate(r.name, r.number, visit(user, r.line, r.bytes));
         }
     }
 done:

@@ -46,6 +46,12 @@ status line_reader_next(struct line_reader *r, bool *found);
 /* line_reader_check_length - raise STATUS_DATA, with name and line, if the line is too long. */
 status line_reader_check_length(const struct line_reader *r);
 
+/* line_reader_locate - add "name:number: " to the message of the pending error if its status is
+ * STATUS_DATA.
+ *
+ * Returns   result */
+status line_reader_locate(const char *name, int64_t number, status result);
+
 /* line_reader_close - close the file, unless it is standard input, and free the line. */
 void line_reader_close(struct line_reader *r);
 

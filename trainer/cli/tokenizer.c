@@ -78,17 +78,6 @@ static size_t format_id(char *out, int32_t id)
     return count;
 }
 
-/* Adds the name of the file and the line number to the message of a STATUS_DATA. */
-static status add_line_number(const struct worker_range *range, int64_t number, status result)
-{
-    struct status_note note;
-    if (result != STATUS_DATA) {
-        return result;
-    }
-    status_take(&note);
-    RAISE(STATUS_DATA, "%s:%" PRId64 ": %.1500s", range->job->name, number, note.text);
-}
-
 static status encode_text(struct worker_range *range, const char *line, size_t bytes)
 {
     const struct tokenizer_job *job = range->job;
@@ -122,7 +111,7 @@ static status encode_line(struct worker_range *range, const char *line, size_t b
                           int64_t number)
 {
     range->ids.count = 0;
-    TRY(add_line_number(range, number, encode_text(range, line, bytes)));
+    TRY(line_reader_locate(range->job->name, number, encode_text(range, line, bytes)));
     for (int64_t i = 0; range->job->prints_tokens && i < range->ids.count; i++) {
         TRY(append_token(range, range->ids.ids[i]));
     }
@@ -167,9 +156,9 @@ static status decode_line(struct worker_range *range, const char *line, size_t b
     TRY(parse_ids(range, line, bytes, number));
     char *text = NULL;
     size_t length = 0;
-    TRY(add_line_number(range, number,
-                        tokenizer_decode(range->job->tokenizer, range->ids.ids, range->ids.count,
-                                         !range->job->special, &text, &length)));
+    TRY(line_reader_locate(range->job->name, number,
+                           tokenizer_decode(range->job->tokenizer, range->ids.ids, range->ids.count,
+                                            !range->job->special, &text, &length)));
     text[length] = '\n'; /* replaces the NUL */
     status result = text_buffer_append(&range->out, text, length + 1);
     free(text);

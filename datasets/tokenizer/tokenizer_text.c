@@ -205,16 +205,22 @@ static status open_json(const char *path, struct tokenizer **out)
     return result;
 }
 
-/* Opens a tokenizer without tokenizer.json. */
-static status open_without_json(const char *folder, struct tokenizer **out)
+/* Reads the end token of a tokenizer from its folder. Destroys the tokenizer after an error. */
+static status finish_folder(const char *folder, struct tokenizer **out)
 {
-    TRY(vocab_merges_exists(folder) ? vocab_merges_open(folder, out)
-                                    : tokenizer_byt5_open(folder, out));
     status result = tokenizer_config_read_eos(folder, *out);
     if (result != STATUS_OK) {
         tokenizer_destroy(out);
     }
     return result;
+}
+
+/* Opens a tokenizer without tokenizer.json. */
+static status open_without_json(const char *folder, struct tokenizer **out)
+{
+    TRY(vocab_merges_exists(folder) ? vocab_merges_open(folder, out)
+                                    : tokenizer_byt5_open(folder, out));
+    return finish_folder(folder, out);
 }
 
 /* Opens the tokenizer of a folder, without target_tokenizer.json. */
@@ -249,11 +255,7 @@ static status open_folder(const char *folder, struct tokenizer **out)
     REQUIRE(file_exists(path) || !tokenizer_exists(inner), STATUS_NO_INPUT,
             "%s contains no tokenizer; use the folder %s", folder, inner);
     TRY(open_json(path, out));
-    status result = tokenizer_config_read_eos(folder, *out);
-    if (result != STATUS_OK) {
-        tokenizer_destroy(out);
-    }
-    return result;
+    return finish_folder(folder, out);
 }
 
 /* Replaces the SHA-256 of a tokenizer with one of both vocabularies. */

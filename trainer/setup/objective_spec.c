@@ -3,31 +3,34 @@
 #include "trainer/setup/derive.h"
 #include "trainer/setup/hardware.h"
 
-/* One row per objective. objective: its loss; example: what a shard's rows hold; head: what the
- * model predicts. */
+/* The properties of an objective. */
 struct objective_spec {
-    const struct objective *objective;
-    enum example_kind example;
+    const struct objective *objective; /* its loss */
+    enum example_kind example;         /* of its shards */
     enum model_head_kind head;
-    bool has_reference;
+    bool has_reference;  /* the loss needs a reference model */
+    const char *command; /* that uses the trained model */
 };
 
 static const struct objective_spec specs[RECIPE_OBJECTIVES] = {
-    [OBJECTIVE_CLM] = {&objective_clm, EXAMPLE_TEXT, MODEL_HEAD_LM, false},
-    [OBJECTIVE_MLM] = {&objective_mlm, EXAMPLE_SENTENCE_PAIRS, MODEL_HEAD_LM, false},
-    [OBJECTIVE_SFT] = {&objective_sft, EXAMPLE_SFT, MODEL_HEAD_LM, false},
-    [OBJECTIVE_DPO] = {&objective_dpo, EXAMPLE_PREFERENCE_PAIRS, MODEL_HEAD_LM, true},
-    [OBJECTIVE_REWARD] = {&objective_reward, EXAMPLE_PREFERENCE_PAIRS, MODEL_HEAD_SEQUENCE, false},
-    [OBJECTIVE_CLASSIFY] = {&objective_classify, EXAMPLE_CLASSIFY, MODEL_HEAD_SEQUENCE, false},
-    [OBJECTIVE_REGRESS] = {&objective_regress, EXAMPLE_REGRESS, MODEL_HEAD_SEQUENCE, false},
+    [OBJECTIVE_CLM] = {&objective_clm, EXAMPLE_TEXT, MODEL_HEAD_LM, false, "generate"},
+    [OBJECTIVE_MLM] = {&objective_mlm, EXAMPLE_SENTENCE_PAIRS, MODEL_HEAD_LM, false, "fill-mask"},
+    [OBJECTIVE_SFT] = {&objective_sft, EXAMPLE_SFT, MODEL_HEAD_LM, false, "generate"},
+    [OBJECTIVE_DPO] = {&objective_dpo, EXAMPLE_PREFERENCE_PAIRS, MODEL_HEAD_LM, true, "generate"},
+    [OBJECTIVE_REWARD] = {&objective_reward, EXAMPLE_PREFERENCE_PAIRS, MODEL_HEAD_SEQUENCE, false,
+                          "score"},
+    [OBJECTIVE_CLASSIFY] = {&objective_classify, EXAMPLE_CLASSIFY, MODEL_HEAD_SEQUENCE, false,
+                            "classify"},
+    [OBJECTIVE_REGRESS] = {&objective_regress, EXAMPLE_REGRESS, MODEL_HEAD_SEQUENCE, false,
+                           "classify"},
     [OBJECTIVE_CLASSIFY_TOKENS] = {&objective_classify_tokens, EXAMPLE_CLASSIFY_TOKENS,
-                                   MODEL_HEAD_TOKEN, false},
-    [OBJECTIVE_ANSWER] = {&objective_extractive_qa, EXAMPLE_ANSWER, MODEL_HEAD_QA, false},
+                                   MODEL_HEAD_TOKEN, false, "classify"},
+    [OBJECTIVE_ANSWER] = {&objective_extractive_qa, EXAMPLE_ANSWER, MODEL_HEAD_QA, false, "answer"},
     [OBJECTIVE_CHOOSE] = {&objective_multiple_choice, EXAMPLE_CHOOSE, MODEL_HEAD_MULTIPLE_CHOICE,
-                          false},
-    [OBJECTIVE_SEQ2SEQ] = {&objective_seq2seq, EXAMPLE_SEQ2SEQ, MODEL_HEAD_LM, false},
-    [OBJECTIVE_DENOISE] = {&objective_denoise, EXAMPLE_TEXT, MODEL_HEAD_LM, false},
-    [OBJECTIVE_EMBED] = {&objective_embed, EXAMPLE_EMBED, MODEL_HEAD_NONE, false},
+                          false, "classify"},
+    [OBJECTIVE_SEQ2SEQ] = {&objective_seq2seq, EXAMPLE_SEQ2SEQ, MODEL_HEAD_LM, false, "translate"},
+    [OBJECTIVE_DENOISE] = {&objective_denoise, EXAMPLE_TEXT, MODEL_HEAD_LM, false, "evaluate"},
+    [OBJECTIVE_EMBED] = {&objective_embed, EXAMPLE_EMBED, MODEL_HEAD_NONE, false, "embed"},
 };
 
 static const struct objective_spec *find_spec(const struct recipe *recipe)
@@ -55,6 +58,11 @@ enum model_head_kind objective_spec_head(const struct recipe *recipe)
 bool objective_spec_has_reference(const struct recipe *recipe)
 {
     return find_spec(recipe)->has_reference;
+}
+
+const char *objective_spec_command(const struct recipe *recipe)
+{
+    return find_spec(recipe)->command;
 }
 
 bool objective_spec_is_masked(const struct recipe *recipe)

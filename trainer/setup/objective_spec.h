@@ -21,6 +21,9 @@ enum model_head_kind objective_spec_head(const struct recipe *recipe);
  * reference model: dpo. */
 bool objective_spec_has_reference(const struct recipe *recipe);
 
+/* objective_spec_command - return the command of `bireme` that uses the trained model. */
+const char *objective_spec_command(const struct recipe *recipe);
+
 /* objective_spec_is_masked - return whether the objective predicts masked tokens: mlm. */
 bool objective_spec_is_masked(const struct recipe *recipe);
 

@@ -10,6 +10,7 @@
 #include "base/text.h"
 #include "datasets/chat/chat.h"
 #include "trainer/logging/report/history.h"
+#include "trainer/setup/objective_spec.h"
 
 enum { COMMAND_BYTES = 2 * FILE_PATH_BYTES };
 
@@ -134,35 +135,32 @@ static bool has_chat_template(const struct recipe *r)
 /* Returns the command that uses a model of this objective, and its arguments after --checkpoint. */
 static const char *get_query(const struct recipe *r, const char **arguments)
 {
-    bool is_chat = r->objective != OBJECTIVE_CLM && has_chat_template(r);
-    *arguments = " FILE";
     switch (r->objective) {
     case OBJECTIVE_CLM:
+        *arguments = " --prompt 'TEXT'";
+        break;
     case OBJECTIVE_SFT:
     case OBJECTIVE_DPO:
-        *arguments = is_chat ? "" : " --prompt 'TEXT'";
-        return is_chat ? "chat" : "generate";
+        *arguments = has_chat_template(r) ? "" : " --prompt 'TEXT'";
+        return has_chat_template(r) ? "chat" : objective_spec_command(r);
     case OBJECTIVE_MLM:
         *arguments = r->model.architecture == ARCHITECTURE_ROBERTA ? " 'TEXT with <mask>'"
                                                                    : " 'TEXT with [MASK]'";
-        return "fill-mask";
+        break;
     case OBJECTIVE_ANSWER:
         *arguments = " --question 'TEXT' FILE";
-        return "answer";
-    case OBJECTIVE_SEQ2SEQ:
-        *arguments = " FILE";
-        return "translate";
+        break;
     case OBJECTIVE_DENOISE:
         *arguments = " --data 'FILE.h5'";
-        return "evaluate";
+        break;
     case OBJECTIVE_EMBED:
         *arguments = " --similarity FILE";
-        return "embed";
-    case OBJECTIVE_REWARD:
-        return "score";
+        break;
     default:
-        return "classify";
+        *arguments = " FILE";
+        break;
     }
+    return objective_spec_command(r);
 }
 
 static void log_next_commands(const struct recipe *r)

@@ -202,28 +202,6 @@ status weights_check_tokenizer(const struct recipe *recipe, const struct tokeniz
     return result;
 }
 
-/* Returns the command that uses a model with this objective. */
-static const char *get_command(const struct session *s)
-{
-    switch (s->recipe.objective) {
-    case OBJECTIVE_MLM:
-        return "fill-mask";
-    case OBJECTIVE_CLASSIFY:
-    case OBJECTIVE_REGRESS:
-    case OBJECTIVE_CLASSIFY_TOKENS:
-    case OBJECTIVE_CHOOSE:
-        return "classify";
-    case OBJECTIVE_ANSWER:
-        return "answer";
-    case OBJECTIVE_EMBED:
-        return "embed";
-    case OBJECTIVE_REWARD:
-        return "score";
-    default:
-        return "generate";
-    }
-}
-
 status weights_require_single_stack(const struct session *s, const char *checkpoint)
 {
     enum recipe_architecture architecture = s->recipe.model.architecture;
@@ -247,10 +225,11 @@ status weights_require_causal(const struct session *s, const char *checkpoint)
     TRY(weights_require_single_stack(s, checkpoint));
     REQUIRE(!objective_spec_is_masked(&s->recipe), STATUS_DATA,
             "%s predicts masked tokens, not next tokens; use `bireme %s`", checkpoint,
-            get_command(s));
+            objective_spec_command(&s->recipe));
     REQUIRE(objective_spec_head(&s->recipe) == MODEL_HEAD_LM, STATUS_DATA,
             "%s was trained with objective %s and does not predict next tokens; use `bireme %s`",
-            checkpoint, recipe_objective_name(s->recipe.objective), get_command(s));
+            checkpoint, recipe_objective_name(s->recipe.objective),
+            objective_spec_command(&s->recipe));
     return STATUS_OK;
 }
 
@@ -266,6 +245,6 @@ status weights_require_seq2seq(const struct session *s, const char *checkpoint)
     enum recipe_architecture architecture = s->recipe.model.architecture;
     REQUIRE(recipe_architecture_has_decoder(architecture), STATUS_DATA,
             "%s has the architecture %s, which is not an encoder-decoder; use `bireme %s`",
-            checkpoint, recipe_architecture_name(architecture), get_command(s));
+            checkpoint, recipe_architecture_name(architecture), objective_spec_command(&s->recipe));
     return STATUS_OK;
 }

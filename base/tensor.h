@@ -84,6 +84,14 @@ static inline float bf16_to_f32(bf16 x)
     return y;
 }
 
+/* tensor_get - return an element of a view of f32 or bf16 values in host memory. */
+static inline float tensor_get(struct tensor t, int64_t row, int64_t column)
+{
+    int64_t index = row * t.stride + column;
+    return t.dtype == DTYPE_F32 ? ((const float *)t.data)[index]
+                                : bf16_to_f32(((const bf16 *)t.data)[index]);
+}
+
 /* f32_to_bf16 - round to nearest, ties to even. NaN stays NaN. */
 static inline bf16 f32_to_bf16(float x)
 {

@@ -264,6 +264,22 @@ static void test_files(void)
     CHECK_OK(file_remove_tree(folder));
 }
 
+/* A view of the last two of three columns: the stride differs from the number of columns. */
+static void test_tensor_get(void)
+{
+    float numbers[] = {1, 2, 3, 4, 5, 6};
+    bf16 halves[] = {f32_to_bf16(1), f32_to_bf16(2), f32_to_bf16(3),
+                     f32_to_bf16(4), f32_to_bf16(5), f32_to_bf16(6)};
+    const struct tensor views[] = {
+        tensor_columns(tensor_view(numbers, DTYPE_F32, 2, 3), 1, 2),
+        tensor_columns(tensor_view(halves, DTYPE_BF16, 2, 3), 1, 2),
+    };
+    for (int i = 0; i < COUNT(views); i++) {
+        CHECK_NEAR(tensor_get(views[i], 0, 0), 2, 0);
+        CHECK_NEAR(tensor_get(views[i], 1, 1), 6, 0);
+    }
+}
+
 int main(void)
 {
     test_status();
@@ -272,6 +288,7 @@ int main(void)
     test_reserve();
     test_arena();
     test_bf16();
+    test_tensor_get();
     test_files();
     test_removed_folders();
     return 0;

@@ -6,26 +6,19 @@
 
 #include "base/memory.h"
 
-static double read_element(struct tensor t, int64_t row, int64_t column)
-{
-    int64_t at = row * t.stride + column;
-    return t.dtype == DTYPE_F32 ? (double)((const float *)t.data)[at]
-                                : (double)bf16_to_f32(((const bf16 *)t.data)[at]);
-}
-
 static double compute_score(const struct attention *a, struct tensor queries, struct tensor keys,
                             int64_t head, int64_t query, int64_t key)
 {
     int64_t kv_head = head / (a->heads / a->kv_heads);
     double sum = 0;
     for (int64_t d = 0; d < a->head_width; d++) {
-        sum += read_element(queries, query, head * a->head_width + d) *
-               read_element(keys, key, kv_head * a->head_width + d);
+        sum += (double)tensor_get(queries, query, head * a->head_width + d) *
+               (double)tensor_get(keys, key, kv_head * a->head_width + d);
     }
     double cap = (double)a->softcap, score = (double)a->scale * sum;
     double bias = 0;
     if (a->bias.table.data != NULL) {
-        bias = read_element(a->bias.table, attention_bucket(a, key - query), head);
+        bias = (double)tensor_get(a->bias.table, attention_bucket(a, key - query), head);
     }
     return (cap > 0 ? cap * tanh(score / cap) : score) + bias;
 }

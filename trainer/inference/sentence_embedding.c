@@ -2,20 +2,13 @@
 
 #include <math.h>
 
-static double get_value(struct tensor t, int64_t row, int64_t column)
-{
-    int64_t index = row * t.stride + column;
-    return t.dtype == DTYPE_F32 ? (double)((const float *)t.data)[index]
-                                : (double)bf16_to_f32(((const bf16 *)t.data)[index]);
-}
-
 status sentence_embedding_pool(struct tensor hidden, float *vector)
 {
     double squares = 0;
     for (int64_t c = 0; c < hidden.columns; c++) {
         double sum = 0;
         for (int64_t row = 0; row < hidden.rows; row++) {
-            sum += get_value(hidden, row, c);
+            sum += (double)tensor_get(hidden, row, c);
         }
         vector[c] = (float)(sum / (double)hidden.rows);
         squares += (double)vector[c] * vector[c];

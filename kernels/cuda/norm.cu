@@ -11,12 +11,11 @@
  *           Forward: a team is a block, a thread has eight elements of FORWARD_ROWS rows, grid
  *           ceil(N / FORWARD_ROWS), 1 KiB of shared memory. Backward: a thread has CHUNKS groups of
  *           eight elements, grid min(N, CUDA_NORM_BLOCKS). A block has one team for each of its
- *           rows, at most as many as fit into BACKWARD_THREADS, and 48 KiB of shared memory for
- *           each of 3 stages, or of 2 stages if the GPU allows less
+ *           rows, at most as many as fit into BACKWARD_THREADS, and at most 97 KiB of shared memory
  * Memory    Outputs may alias inputs, so the compiler moves no load before a store. A thread
  *           therefore loads the elements of all its rows before it uses or stores any, and the
- *           loads overlap. In the backward pass cp.async copies the next rows to shared memory,
- *           in a ring of stages, while a row is processed
+ *           loads overlap. In the backward pass cp.async copies the next row to shared memory while
+ *           a row is processed
  * Order     In the backward pass, the rows of a team depend on N and C alone. Each thread sums its
  *           columns, the block adds the sums of its teams in order, and cuda_reduce_parts adds the
  *           sums of the blocks in order. */
@@ -30,10 +29,8 @@ enum {
     NORM_WIDTH_MAX = NORM_THREADS * LANE_ELEMS,
     FORWARD_ROWS = 2,
     BACKWARD_THREADS = 512,
-    CHUNKS = 2,          /* groups of eight elements of a thread in the backward pass */
-    STAGES_MAX = 3,      /* rows in shared memory for each team */
-    STATIC_BYTES = 1024, /* of shared memory */
-    TEAMS_MAX = 15       /* the number of named barriers */
+    CHUNKS = 2,    /* groups of eight elements of a thread in the backward pass */
+    TEAMS_MAX = 15 /* the number of named barriers */
 };
 
 template <typename T> struct forward_task {
@@ -60,7 +57,7 @@ template <typename T> struct backward_task {
     const float *gamma;
     float *parts; /* [blocks][SUMS][columns] */
     int64_t rows;
-    int columns, stages;
+    int columns;
     bool layer, sums_bias;
     enum norm_residual residual;
     float inverse_columns, dropout_scale;
@@ -233,39 +230,20 @@ GPU_INLINE row_pointers<T> get_row(const backward_task<T> &b, int64_t n, int c)
             b.dz.data + n * b.dz.stride + c, b.statistics + n * b.statistics_stride};
 }
 
-/* The copies of a thread: for each stage and each chunk of its row, [COPIES][threads]. */
+/* The copies of a thread: for each chunk of two rows, [COPIES][threads]. */
 enum { COPY_Z, COPY_DY, COPY_RESIDUAL, COPIES };
 
-/* Starts to copy the thread's elements of row n to a stage in shared memory, as one group. Only the
- * thread itself reads them, so no barrier is needed. */
-template <bool COPIED, typename T>
-GPU_INLINE void copy_row(uint4 *stage, const backward_task<T> &b, int64_t n, int64_t end, int c)
+/* Starts to copy elements from `offset` on to shared memory. Only the thread itself reads them, so
+ * no barrier is needed. */
+template <typename T>
+GPU_INLINE void copy_chunk(uint4 *to, const backward_task<T> &b, const row_pointers<T> &row,
+                           int offset)
 {
     const unsigned threads = blockDim.x * blockDim.y;
-    const row_pointers<T> row = get_row(b, n, c);
-#pragma unroll
-    for (int j = 0; COPIED && j < CHUNKS; j++) {
-        const int offset = j * static_cast<int>(blockDim.x) * LANE_ELEMS;
-        uint4 *to = stage + j * COPIES * threads;
-        if (n >= end || c + offset >= b.columns) {
-            continue;
-        }
-        gpu_copy_async(to + COPY_Z * threads, row.z + offset, true);
-        gpu_copy_async(to + COPY_DY * threads, row.dy + offset, true);
-        if (b.residual != NORM_RESIDUAL_NONE) {
-            gpu_copy_async(to + COPY_RESIDUAL * threads, row.dz + offset, true);
-        }
-    }
-    gpu_copy_commit();
-}
-
-/* Waits until the thread's copies of a row are complete, except for those of later rows. */
-GPU_INLINE void wait_for_copies(int stages)
-{
-    if (stages == STAGES_MAX) {
-        gpu_copy_wait<STAGES_MAX - 1>();
-    } else {
-        gpu_copy_wait<1>();
+    gpu_copy_async(to + COPY_Z * threads, row.z + offset, true);
+    gpu_copy_async(to + COPY_DY * threads, row.dy + offset, true);
+    if (b.residual != NORM_RESIDUAL_NONE) {
+        gpu_copy_async(to + COPY_RESIDUAL * threads, row.dz + offset, true);
     }
 }
 
@@ -327,33 +305,39 @@ __global__ void __launch_bounds__(BACKWARD_THREADS) norm_backward(const backward
     const int c = static_cast<int>(threadIdx.x) * LANE_ELEMS, left = b.columns - c;
     const int step = static_cast<int>(blockDim.x) * LANE_ELEMS; /* between the chunks of a thread */
     const unsigned threads = blockDim.x * blockDim.y, chunk_copies = COPIES * threads;
-    const unsigned stage_copies = CHUNKS * chunk_copies;
     const int64_t team = blockIdx.x * blockDim.y + threadIdx.y, teams = gridDim.x * blockDim.y;
     const int64_t end = b.rows * (team + 1) / teams;
     uint4 *own_copies = copies + threadIdx.y * blockDim.x + threadIdx.x;
     float *own_scratch = scratch + 2 * threadIdx.y * (blockDim.x / 32);
-    unsigned half = 0; /* half of the scratch; the next row uses the other half */
-    int used = 0;      /* the stage of this row */
+    unsigned half = 0; /* half of the copies and the scratch; the next row uses the other half */
     float row_sums[SUMS][CHUNKS][LANE_ELEMS] = {};
     int64_t n = b.rows * team / teams;
     const row_pointers<T> first = get_row(b, n, c);
-    for (int stage = 0; stage < b.stages - 1; stage++) {
-        copy_row<COPIED>(own_copies + stage * stage_copies, b, n + stage, end, c);
+    for (int j = 0; COPIED && j < CHUNKS; j++) {
+        if (n < end && left > j * step) {
+            copy_chunk(own_copies + j * chunk_copies, b, first, j * step);
+        }
     }
+    gpu_copy_commit();
     float next_mean = n < end ? first.statistics[0] : 0.0f;
     float next_r = n < end ? first.statistics[1] : 0.0f;
     for (; n < end; n++, half ^= 1) {
-        const uint4 *stage = own_copies + used * stage_copies;
-        const int free = used == 0 ? b.stages - 1 : used - 1; /* the stage of the row before */
+        const uint4 *stage = own_copies + half * CHUNKS * chunk_copies;
+        uint4 *next_stage = own_copies + (half ^ 1) * CHUNKS * chunk_copies;
         const row_pointers<T> row = get_row(b, n, c), next = get_row(b, n + 1, c);
         const float mean = next_mean, r = next_r;
         if (n + 1 < end) {
             next_mean = next.statistics[0];
             next_r = next.statistics[1];
         }
-        copy_row<COPIED>(own_copies + free * stage_copies, b, n + b.stages - 1, end, c);
-        wait_for_copies(b.stages);
-        used = used + 1 == b.stages ? 0 : used + 1;
+#pragma unroll
+        for (int j = 0; COPIED && j < CHUNKS; j++) {
+            if (n + 1 < end && left > j * step) {
+                copy_chunk(next_stage + j * chunk_copies, b, next, j * step);
+            }
+        }
+        gpu_copy_commit();
+        gpu_copy_wait<1>();
         float g[CHUNKS][LANE_ELEMS], means[2] = {};
 #pragma unroll
         for (int j = 0; j < CHUNKS; j++) {
@@ -443,17 +427,14 @@ static unsigned count_team_threads(int64_t columns, int elements)
 }
 
 template <typename T, bool ALIGNED>
-static status launch_backward(struct kernels *k, backward_task<T> b, unsigned blocks)
+static status launch_backward(struct kernels *k, const backward_task<T> &b, unsigned blocks)
 {
     const unsigned threads = count_team_threads(b.columns, CHUNKS * LANE_ELEMS);
     const int64_t teams_max = number_min(BACKWARD_THREADS / threads, TEAMS_MAX);
     const unsigned teams =
         static_cast<unsigned>(number_min(teams_max, (b.rows + blocks - 1) / blocks));
     const dim3 block(threads, teams);
-    const size_t stage_bytes = CHUNKS * COPIES * sizeof(uint4) * threads * teams;
-    const bool fits = STAGES_MAX * stage_bytes + STATIC_BYTES <= gpu_shared_limit();
-    b.stages = fits ? int{STAGES_MAX} : 2;
-    const size_t shared_bytes = static_cast<size_t>(b.stages) * stage_bytes;
+    const size_t shared_bytes = 2 * CHUNKS * COPIES * sizeof(uint4) * threads * teams;
     if (b.residual == NORM_RESIDUAL_POST) {
         LAUNCH(k, (norm_backward<T, ALIGNED, true>), blocks, block, shared_bytes, b);
     } else {
@@ -527,7 +508,6 @@ extern "C" status cuda_residual_norm_backward(struct kernels *k, struct tensor d
                               parts,
                               z.rows,
                               static_cast<int>(z.columns),
-                              0,
                               kind == NORM_LAYER,
                               dbias.sums.data != nullptr,
                               residual,

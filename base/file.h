@@ -71,8 +71,8 @@ status file_sync(const char *path);
  * Errors    STATUS_WRITE, STATUS_PERMISSION */
 status file_remove_tree(const char *path);
 
-/* file_discard_tree - do the same after an error or at the end of a command. The pending note of
- * this thread remains, and an error of the removal is ignored. */
+/* file_discard_tree - remove a folder as in file_remove_tree, after an error or at the end of a
+ * command. The pending note of this thread remains, and an error of the removal is ignored. */
 void file_discard_tree(const char *path);
 
 /* file_exists - return whether the path exists. A symbolic link to a missing file exists. */

@@ -11,9 +11,8 @@
 
 #include "base/memory.h"
 
-enum {
-    BLOCK_BYTES = 1 << 16
-}; /* on the stack: malloc would take most of the time of small files */
+/* A block is on the stack, because malloc would take most of the time for small files. */
+enum { BLOCK_BYTES = 1 << 16 };
 
 struct hash {
     EVP_MD_CTX *context;

@@ -1,4 +1,4 @@
-/* Checks and the call of the losses of preference pairs. */
+/* Checks the arguments of preference_loss_run and calls the operation of the back-end. */
 #include "kernels/checks.h"
 
 static status check_settings(const struct preference_rows *r, const struct preference_settings *s)

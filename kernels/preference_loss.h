@@ -1,5 +1,5 @@
-/* The losses of preference pairs, such as DPO: sums and the scales of the rows' gradients are
- * computed from the log-probabilities of the tokens, in double precision.
+/* The losses of preference pairs, such as DPO. An operation computes sums, and the scales of the
+ * rows' gradients, from the log-probabilities of the tokens. It uses double precision.
  *
  * A pair is two responses to one prompt: the chosen and the rejected one. For each response, the
  * log-probabilities of its tokens are summed under the policy and under the reference model. The
@@ -114,7 +114,7 @@ enum preference_sum {
     PREFERENCE_SUM_TOKENS_REJECTED,
     PREFERENCE_SUM_ENTROPY,
     PREFERENCE_SUM_TOKENS,
-    PREFERENCE_SUM_CORRECT_TOKENS, /* tokens of chosen responses that are most probable */
+    PREFERENCE_SUM_CORRECT_TOKENS, /* chosen responses: tokens with the largest logit of the row */
     PREFERENCE_SUM_MARGIN,         /* reward of the chosen minus reward of the rejected response */
     PREFERENCE_SUMS
 };
@@ -123,14 +123,15 @@ enum preference_sum {
  * 1 the rejected one. All arrays are on the device. */
 struct preference_rows {
     int64_t pairs, rows;    /* P, M */
-    const int32_t *first;   /* int32 [2 P + 1] first row of each response, and M */
+    const int32_t *first;   /* int32 [2 P + 1] first row of each response; the last element is M */
     const float *losses;    /* f32 [M] -log p of each token */
     const float *entropies; /* f32 [M] */
     const float *mean_logits;
     const int32_t *argmax, *targets; /* int32 [M] */
     const double *reference;         /* f64 [P, 2] under the reference model; NULL: zeros */
-    /* Losses and gradients that the caller has computed for all pairs of a global batch: pair i of
-     * the call is element (gradient_first + i) % gradient_count. NULL: the terms are computed. */
+    /* Losses and gradients that the caller has computed for all pairs of a global batch. Pair i of
+     * the call has element (gradient_first + i) % gradient_count. NULL: the operation computes the
+     * terms. */
     const struct preference_gradient *gradients;
     int64_t gradient_first, gradient_count;
 };

@@ -41,8 +41,8 @@ enum { SPIKE_LOSS_TERMS = 2 };
  * count is 0. */
 struct spike_inputs {
     const double *sums;        /* f64, over all ranks */
-    const double *predictions; /* f64 [1] the loss is a mean of so many terms */
-    const double *squares;     /* f64 [1] of the summed gradients */
+    const double *predictions; /* f64 [1] number of terms of which the loss is the mean */
+    const double *squares;     /* f64 [1] sum of squares of the summed gradients */
     int terms, sum[SPIKE_LOSS_TERMS], count[SPIKE_LOSS_TERMS];
 };
 
@@ -50,7 +50,7 @@ struct spike_inputs {
  * update of a spike.
  *
  * Shapes    control, state [1] and the arrays of in, all on the device
- * Memory    control->skip is set to whether the step is a spike. A step with values that are not
+ * Memory    control->skip becomes 1 if the step is a spike, else 0. A step with values that are not
  *           finite is a spike
  * Numerics  double precision. On a GPU, exp and log may differ from the CPU in the last bit, and
  *           products may be fused with sums */

@@ -12,7 +12,8 @@
 #define SPIKE_INLINE static inline
 #endif
 
-/* OBSERVED_MIN: values without a decision. MEAN_STEPS, CHANGE_STEPS: values in the averages. */
+/* OBSERVED_MIN: number of first values, which have a score of 0. MEAN_STEPS, CHANGE_STEPS: number
+ * of values in the averages. */
 enum { OBSERVED_MIN = 64, MEAN_STEPS = 16, CHANGE_STEPS = 64 };
 
 SPIKE_INLINE bool is_finite_value(double x)
@@ -77,7 +78,9 @@ SPIKE_INLINE struct spike_score spike_score_observe(struct spike_averages *avera
     return score;
 }
 
-/* spike_score_decide - the computation of spike_score_run. Returns whether the step is a spike. */
+/* spike_score_decide - perform the computation of spike_score_run.
+ *
+ * Returns   whether the step is a spike */
 SPIKE_INLINE bool spike_score_decide(struct spike_state *state, const struct spike_inputs *in)
 {
     double loss = 0, norm = sqrt(*in->squares) * (1 / fmax(1.0, *in->predictions));

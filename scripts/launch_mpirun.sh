@@ -402,8 +402,8 @@ report_end() {
         code=$end_code
         return
     fi
-    # Code 138: SIGUSR1 ended mpirun or a rank outside the time in which it handles the signal. The
-    # signal may have another sender, such as scancel. Code -1: bash lost the code, because the
+    # Code 138: SIGUSR1 killed mpirun or a rank that did not handle the signal yet, or no longer.
+    # The signal may have another sender, such as scancel. Code -1: bash lost the code, because the
     # signal arrived while mpirun ended. At the time limit, `timeout` sends the signal.
     [ -z "$time_limit" ] || [ $SECONDS -lt "$time_limit" ] || stop_requested=yes
     if [ "$code" = 138 ] || { [ $stop_requested = yes ] && [ "$code" = -1 ]; }; then

@@ -68,11 +68,11 @@ struct batch_preference_pairs {
     const int32_t *shared_prefix_offsets;
     /* [2 B] log-probabilities of both responses by the reference model; NULL: unknown */
     const double *reference_logps;
-    /* The tokens of the responses, for the language model head; NULL: a task head. R rows of the
-     * batch have a target, in the order of the responses; batch_list_targets writes the arrays */
-    const int32_t *first_targets; /* [2 B + 1] first of them of each response, and R */
-    const int32_t *target_rows;   /* [R] their numbers in the batch */
-    const int32_t *target_ids;    /* [R] id to predict at each of them */
+    /* The R rows of the batch that have a target, in the order of the responses. The language model
+     * head uses them; NULL: a task head. batch_list_targets writes the arrays. */
+    const int32_t *first_targets; /* [2 B + 1] index of the first target of each response; then R */
+    const int32_t *target_rows;   /* [R] row of each target in the batch */
+    const int32_t *target_ids;    /* [R] token id to predict at this row */
 };
 
 /* The sources of the targets: the inputs of the encoder. */

@@ -82,8 +82,8 @@ static void set_pointer(struct batch *b, const struct array *a, const void *poin
 }
 
 /* Returns the bytes of all arrays of a batch. An array has at most one element per row, or one
- * more. The exceptions are labels, of which an example with one row may have two, and the
- * log-probabilities of preference pairs. Batches with these arrays lack many others, so they fit
+ * more. There are two exceptions: an example with one row may have two labels, and preference pairs
+ * have log-probabilities. Batches with these arrays do not have many other arrays, so they fit
  * too. */
 static size_t compute_slot_bytes(int64_t rows)
 {

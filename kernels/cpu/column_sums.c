@@ -2,10 +2,10 @@
  * square root of their number: first the rows of each block, then the sums of the blocks in order.
  *
  * Columns   Each row is in another page, so the threads split the columns, in units of several
- *           cache lines, if these units are even.
- * Blocks    Otherwise the threads split the blocks of rows too (division.h). They store the sums of
+ *           cache lines, unless these units are uneven (division_is_uneven).
+ * Blocks    If they are uneven, the threads split the blocks of rows too. They store the sums of
  *           the blocks of a round in scratch memory, and then add them by columns. The order of the
- *           additions, and thus the bits, are the same. */
+ *           additions is the same, so the bits are the same too. */
 #include "kernels/cpu/linear.h"
 
 #include "kernels/cpu/division.h"
@@ -77,8 +77,8 @@ void CPU(column_sums)(float *sums, struct tensor dy, struct cpu_range columns, b
 
 /* ---- by blocks of rows ---- */
 
-/* Blocks [first, last) of rows. parts [1 + blocks, stride] has the sums of the blocks of earlier
- * rounds in row 0, and the sums of each block of this round. */
+/* A round over the blocks [first, last) of rows. Row 0 of parts [1 + blocks, stride] is the sum of
+ * all blocks of earlier rounds. Each further row has the sums of one block of this round. */
 struct round {
     float *parts;
     int64_t stride;

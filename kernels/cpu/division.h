@@ -47,7 +47,7 @@ static inline bool division_splits_norm(int64_t rows, int threads)
  * DIVISION_SUM_FLOATS floats, which hold one row of sums and one more for each block of a round. */
 enum { DIVISION_SUM_ROWS = 64, DIVISION_SUM_UNIT = 16, DIVISION_SUM_FLOATS = 65536 };
 
-/* division_sum_stride - return the floats of a row of sums: whole units. */
+/* division_sum_stride - return the row stride of the sums: the columns, rounded up to a unit. */
 static inline int64_t division_sum_stride(int64_t columns)
 {
     return (columns + DIVISION_SUM_UNIT - 1) / DIVISION_SUM_UNIT * DIVISION_SUM_UNIT;

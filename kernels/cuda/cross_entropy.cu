@@ -118,7 +118,7 @@ GPU_INLINE void load_elements(float (&x)[LANE_ELEMS], const bf16 *p)
     convert_bits(x, bits);
 }
 
-/* Stores a group at column c, without words of which no column exists. WHOLE: all words exist. */
+/* Stores the words of the group at column c that begin before `columns`. WHOLE: all of them do. */
 template <bool WHOLE, typename T>
 GPU_INLINE void store_group(T *z, const float (&x)[LANE_ELEMS], int c, int columns)
 {
@@ -364,8 +364,8 @@ template <bool CAPPED> GPU_INLINE float get_gradient(const struct gradient_terms
     return CAPPED ? gradient * (1.0f - share * share) : gradient;
 }
 
-/* Replaces this thread's logits by their gradients, without the share of the target. It begins with
- * the last ones: they are not in the cache, but may be in the L2 cache. */
+/* Replaces this thread's logits with their gradients, without the share of the target. It begins
+ * with the last logits, which are not in shared memory but may be in the L2 cache. */
 template <bool CAPPED, typename T>
 GPU_INLINE void write_gradients(T *z, const rows_task<T> &task, const struct gradient_terms &terms,
                                 const T *cache)
@@ -513,7 +513,8 @@ template <typename T> static status launch_statistics(struct kernels *k, rows_ta
 {
     unsigned rows = static_cast<unsigned>(task.rows), threads = get_threads(task.stride);
     int64_t cached = count_cached(task, threads);
-    int64_t group = (LANE_ELEMS / WORD<T> - 1) * threads * WORD<T> + WORD<T>; /* first to last */
+    /* columns from the first to the last logit of a group */
+    int64_t group = (LANE_ELEMS / WORD<T> - 1) * threads * WORD<T> + WORD<T>;
     task.cached = static_cast<int>(number_min(cached, task.vocabulary) - group + 1);
     size_t shared = task.cached > 0 ? static_cast<size_t>(cached) * sizeof(T) : 0;
     if (task.softcap > 0) {

@@ -432,8 +432,8 @@ static void test_causality(struct kernels *k)
     release_tensors(&n);
 }
 
-/* Runs the backward pass with the next smaller lse of each row. In the forward and the backward
- * pass, the compiler may fuse other products with additions. */
+/* Runs the backward pass with the next smaller lse of each row. It simulates a compiler that fuses
+ * different products with additions in the forward and the backward pass. */
 static void run_inexact_backward(struct kernels *k, const struct problem *p, struct tensors m)
 {
     struct attention a = add_bias(p, m);

@@ -124,7 +124,7 @@ static void test_fp8_input(struct kernels *k, struct kernels *other)
     }
 }
 
-/* The shapes run the code that their comment names. */
+/* Checks that `shapes` covers the cases that its comment lists. */
 static void check_shapes(void)
 {
     const struct shape *several = &shapes[SEVERAL_ROUNDS], *wide = &shapes[TOO_WIDE];

@@ -147,7 +147,7 @@ static void check_case(struct kernels *k, struct kernels *other)
 
 /* ---- cases ---- */
 
-/* exo_pair and discopop have curvature, and hinge and the sums of ipo have large values. */
+/* Tests each loss that reads one pair at a time. */
 static void test_losses(struct kernels *k, struct kernels *other)
 {
     for (int loss = 0; loss < PREFERENCE_LOSSES; loss++) {

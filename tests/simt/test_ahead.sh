@@ -10,8 +10,8 @@ gpu=${BIREME_SIMT:?} flipping=${BIREME_FLIPPING_SIMT:?} program=$gpu
 small='train.max_steps=4 evaluate.every=2 checkpoint.every=2 batch.global_size=4
     batch.micro_size=2 schedule.warmup_steps=1 train.device=cuda log.every=1'
 
-# check_ahead NAME RANKS SETTING...: runs that decide about updates on the device, also about spikes
-# (train.on_spike: skip), have the bits of one in which the host decides (rollback).
+# check_ahead NAME RANKS SETTING...: check that all runs have the same bits. The host decides about
+# updates in the first run (rollback), the device in the other runs, also about spikes (skip).
 check_ahead() {
     local name=$1 ranks=$2
     shift 2

@@ -95,8 +95,8 @@ static double *get_device_sums(const struct objective_input *in)
     return in->device_sums != NULL ? in->device_sums + OBJECTIVE_LOSS : NULL;
 }
 
-/* Adds the log-probabilities of the responses and waits for them. Rewards are added to the sums on
- * the device, the loss is not. */
+/* Computes the log-probabilities of the responses, copies them to the host, and waits for them. The
+ * device adds rewards, but no loss, to `sums`. */
 static status download_logps(struct kernels *k, const struct objective_input *in,
                              const struct preference_rows *r, double beta, double *sums,
                              const double **logps)
@@ -167,7 +167,7 @@ static status check_batch(const struct batch *batch, const struct objective_inpu
     return STATUS_OK;
 }
 
-/* The number of selected rows varies, so their launches are in a segment of their own. */
+/* The number of selected rows varies, so a separate segment of the graph has their launches. */
 static status dpo_loss(struct kernels *k, const struct batch *batch,
                        const struct objective_input *in, bool gradient, double sums[OBJECTIVE_SUMS])
 {

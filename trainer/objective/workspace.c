@@ -142,7 +142,8 @@ void workspace_collect_begin(struct workspace *w)
     }
 }
 
-/* The collect pass has waited for the device since the last upload, if this rank has pairs. */
+/* Uploads the gradients of pairs. If this rank has pairs, the collect pass has waited for the
+ * device since the last upload, so the host memory may be overwritten. */
 static status upload_pair_gradients(struct workspace *w)
 {
     memcpy(w->pair_gradients.host, w->pairs.gradients, w->pair_gradients.bytes);

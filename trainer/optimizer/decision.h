@@ -69,7 +69,7 @@ struct not_finite *decision_found(const struct decision *d);
  *
  * `loss` lists the means that are added to the loss; its pointers are not used.
  *
- * Order     queued; no step may be queued and not yet read */
+ * Order     queued. Call it only when the host has read the results of all queued steps */
 status decision_set_averages(struct decision *d, const struct spike_averages *averages,
                              const struct spike_inputs *loss);
 

@@ -47,8 +47,9 @@ struct setting {
     /* "KEY=VALUE|VALUE" or "KEY": the program reads the setting only if KEY has one of the values,
      * or any value but null, and is itself read. NULL: always */
     const char *used;
-    /* Effect of a setting that is not read and has another value than its default. true: an error,
-     * because it would change the model; .used is a list of architectures. false: a warning */
+    /* How the program handles a setting that it does not read and that differs from its default.
+     * true: it raises an error, because the setting would change the model; .used is then a list of
+     * architectures. false: it prints a warning */
     bool refused_if_unused;
     const char *description; /* for recipes/README.md, without the last full stop */
 };

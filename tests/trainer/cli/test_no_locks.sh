@@ -16,7 +16,7 @@ without_locks() {
     [ $code = "$expected" ] || fail "$error: $1 ended with $code instead of $expected"
 }
 
-# expect_warnings COUNT TEXT: the last command printed the warning so often, with the reason.
+# expect_warnings COUNT TEXT: check that the last command printed COUNT warnings with this reason.
 expect_warnings() {
     [ "$(grep -c 'does not support locks ('"$2"').*\[W-LOCK\]$' stderr)" = "$1" ] ||
         fail "not $1 warnings about locks ($2)"

@@ -4,7 +4,7 @@
 #include "trainer/formats/checkpoint/manifest.h"
 
 #define MANIFEST_FORMAT "bireme-checkpoint"
-/* The text ends with this tail, a format with the digest of all bytes before the tail. */
+/* The text ends with this tail, in which %s is the digest of all bytes before the tail. */
 #define MANIFEST_TAIL ",\n \"sha256\": \"%s\"\n}\n"
 enum { MANIFEST_TAIL_BYTES = sizeof MANIFEST_TAIL - 1 - 2 + HASH_TEXT_BYTES - 1 };
 enum { MANIFEST_FILE_SLASHES = 1 };

@@ -16,7 +16,7 @@
 /* A list of one or two integers in [0, 2^40]. */
 struct numbers {
     int64_t values[2];
-    int count; /* 3 or more: too many */
+    int count; /* at most 2, even if the list has more items */
     bool is_valid;
 };
 
@@ -139,7 +139,7 @@ static status read_shard(struct manifest *m, struct json_members *text,
                               offset.values, shape.values);
 }
 
-/* Reads the list of shards at `begin`, and returns to the current position. */
+/* Reads the list of shards at `begin`. The position of `text` does not change. */
 static status read_shards(struct manifest *m, struct json_members *text, size_t begin,
                           const struct manifest_tensor *t)
 {

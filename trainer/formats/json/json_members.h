@@ -6,9 +6,9 @@
  *
  * Calls     First call json_members_begin. Then call json_members_next for each member, and one
  *           function for its value: json_members_read, json_members_read_text or
- *           json_members_check_text. For a nested object, call json_members_begin instead, for a
- *           list json_members_begin_list and json_members_next_item. At the end call
- *           json_members_finish */
+ *           json_members_check_text. For a nested object, call json_members_begin instead. For a
+ *           list, call json_members_begin_list, and json_members_next_item for each item. At the
+ *           end call json_members_finish */
 #pragma once
 
 #include <stdbool.h>
@@ -47,7 +47,7 @@ status json_members_read(struct json_members *m, size_t limit_bytes, struct json
  * Memory    *out points into the text */
 status json_members_read_text(struct json_members *m, char **out);
 
-/* json_members_read_integer - read any value. *is_integer: it is an integer of 64 bits. */
+/* json_members_read_integer - read any value. *is_integer is true if it is a 64-bit integer. */
 status json_members_read_integer(struct json_members *m, int64_t *out, bool *is_integer);
 
 /* json_members_begin_list - read the start of a list. */

@@ -283,7 +283,7 @@ struct planned_model {
     struct sharded_optimizer_bytes optimizer;
 };
 
-/* Computes the copies of the training state: of an asynchronous save, and of a rollback. */
+/* Computes the size of the copies of the training state for an asynchronous save and a rollback. */
 static status plan_copies(const struct recipe *r, const struct planned_model *m, struct plan *plan)
 {
     struct plan_buffers *buffers = &plan->buffers;

@@ -44,10 +44,11 @@ GPU_INLINE float compute_score(const attention_task<T> &a, const struct attentio
 
 /* Returns the probability of a score, for the backward pass. lse is rounded, and the compiler may
  * compute a score with another rounding than in the forward pass. The difference of a huge score
- * and lse can therefore be a large positive number. */
+ * and lse can therefore be a large positive number. The probability is then 1. */
 GPU_INLINE float get_probability(float score, float lse)
 {
-    return expf(-fabsf(score - lse));
+    float exponent = score - lse;
+    return expf(exponent > 0.0f ? 0.0f : exponent);
 }
 
 /* A query of a head, and the keys that it attends to. */

@@ -205,8 +205,8 @@ bool manifest_report_fault(char *reason, const char *format, ...)
     return false;
 }
 
-/* A reason that reports missing memory begins with "out of memory for". No other reason does,
- * because none begins with text from a manifest. */
+/* A reason that reports missing memory begins with "out of memory for". All others that contain
+ * text from a manifest begin with the name of the file. */
 static const char memory_fault[] = "out of memory for the manifest";
 enum { MEMORY_FAULT_PREFIX = 17 };
 
@@ -224,12 +224,13 @@ bool manifest_lacks_memory(const char *reason)
     return strncmp(reason, memory_fault, MEMORY_FAULT_PREFIX) == 0;
 }
 
-bool manifest_report_pending(char *reason)
+bool manifest_report_pending(const char *what, char *reason)
 {
     struct status_note note;
     status_take(&note);
     manifest_report_note(&note, reason);
-    return manifest_lacks_memory(reason) ? false : manifest_report_fault(reason, "%s", note.text);
+    bool lacks_memory = note.code == STATUS_INTERNAL && manifest_lacks_memory(reason);
+    return lacks_memory ? false : manifest_report_fault(reason, "%s%s", what, note.text);
 }
 
 static int compare_rows(const void *a, const void *b)

@@ -13,5 +13,5 @@ enum { MANIFEST_FILE_SLASHES = 1 };
 bool manifest_report_fault(char *reason, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* manifest_report_pending - move the pending error to reason; return false. */
-bool manifest_report_pending(char *reason);
+/* manifest_report_pending - move the pending error to reason, after `what`; return false. */
+bool manifest_report_pending(const char *what, char *reason);

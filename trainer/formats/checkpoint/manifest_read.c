@@ -25,7 +25,7 @@ enum field_type { FIELD_TEXT, FIELD_INTEGER, FIELD_NUMBERS, FIELD_LIST };
 struct field {
     const char *name;
     enum field_type type;
-    void *out; /* char *, int64_t, struct numbers or size_t, the position of a list */
+    void *out; /* char **, int64_t *, struct numbers * or size_t *, the position of a list */
     bool is_optional, is_known, is_found; /* is_known: the item has a field of this name */
 };
 
@@ -259,7 +259,7 @@ status manifest_merge_rank(struct manifest *m, const char *text)
     struct document d;
     bool good =
         (open_document(&d, text, strlen(text)) == STATUS_OK && read_lists(m, &d) == STATUS_OK) ||
-        manifest_report_pending(reason);
+        manifest_report_pending("", reason);
     free_document(&d);
     REQUIRE(good, STATUS_INTERNAL, "the manifest of a rank is invalid: %s", reason);
     return STATUS_OK;
@@ -270,7 +270,7 @@ static bool check_digest(const char *text, size_t bytes, char *reason)
     size_t body = bytes < MANIFEST_TAIL_BYTES ? 0 : bytes - MANIFEST_TAIL_BYTES;
     char digest[HASH_TEXT_BYTES];
     if (hash_memory(text, body, digest) != STATUS_OK) {
-        return manifest_report_pending(reason);
+        return manifest_report_pending("", reason);
     }
     char tail[MANIFEST_TAIL_BYTES + 1];
     snprintf(tail, sizeof tail, MANIFEST_TAIL, digest);
@@ -309,7 +309,7 @@ static bool parse_header(struct manifest *m, json_t *header, char *reason)
         return manifest_report_fault(reason, "a number is out of range");
     }
     return copy_texts(m, version, fingerprint, recipe) == STATUS_OK ||
-           manifest_report_pending(reason);
+           manifest_report_pending("", reason);
 }
 
 /* Checks the format version. It runs before the check of the digest, because a later format may
@@ -329,25 +329,15 @@ static bool check_format(json_t *header, char *reason)
                                  (int64_t)number, MANIFEST_FORMAT_VERSION);
 }
 
-/* Moves the pending error of open_document to `reason` and returns false. */
-static bool report_syntax(char *reason)
-{
-    struct status_note note;
-    status_take(&note);
-    manifest_report_note(&note, reason);
-    return manifest_lacks_memory(reason)
-               ? false
-               : manifest_report_fault(reason, "truncated or empty: %s", note.text);
-}
-
 bool manifest_parse(const char *text, size_t bytes, struct manifest *out, char *reason)
 {
     struct document d;
     *out = (struct manifest){0};
-    bool good = (open_document(&d, text, bytes) == STATUS_OK || report_syntax(reason)) &&
+    bool good = (open_document(&d, text, bytes) == STATUS_OK ||
+                 manifest_report_pending("truncated or empty: ", reason)) &&
                 check_format(d.header, reason) && check_digest(text, bytes, reason) &&
                 parse_header(out, d.header, reason) &&
-                (read_lists(out, &d) == STATUS_OK || manifest_report_pending(reason)) &&
+                (read_lists(out, &d) == STATUS_OK || manifest_report_pending("", reason)) &&
                 manifest_check_tiling(out, reason);
     free_document(&d);
     return good;

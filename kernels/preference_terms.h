@@ -1,8 +1,10 @@
 /* The formulas of preference_loss.h for the losses that read one pair at a time, for the host and
- * for kernels. Include preference_loss.h (on a GPU: gpu.cuh and preference_loss.h) first. */
+ * for kernels. In a CUDA file, include gpu.cuh first, and preference_loss.h in extern "C". */
 #pragma once
 
 #include <math.h>
+
+#include "kernels/preference_loss.h"
 
 #ifdef GPU_INLINE
 #define PREFERENCE_INLINE GPU_INLINE

@@ -418,7 +418,7 @@ struct classifier {
  * Order     collective over the vocabulary shards
  * Numerics  f32 statistics, merged in a fixed order; every shard gets the losses, argmax, entropies
  *           and mean logits of the whole vocabulary, but a partial dx: the gradient is the sum of
- *           dx over the shards
+ *           dx over the shards. Logits are f32; with a gradient, a GPU rounds them to the type of x
  * Errors    STATUS_INTERNAL if a target is out of range and in host memory; not checked elsewhere
  * Source    Milakov, Gimelshein 2018, arXiv:1805.02867; softcap: Gemma Team 2024,
  *           arXiv:2408.00118 */

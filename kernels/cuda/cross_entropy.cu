@@ -6,7 +6,8 @@
  * derivative 1 - (z / c)^2 of the replaced z. Label smoothing replaces onehot(target) by
  * q = (1 - eps) onehot(target) + eps / V, and z_target by the mean of z with the weights q.
  *
- * Logits have the type of the GEMMs, and dz overwrites them; a chunk has `classifier_rows` rows. A
+ * In a pass with gradients, logits have the type of the GEMMs, and dz overwrites them. Otherwise
+ * they are f32. A chunk has `classifier_rows` rows, or half of them if only its logits are f32. A
  * block reads its row for the maximum and the sum of exponentials (online softmax), and again to
  * write dz. Asynchronous copies keep as much of the row in shared memory as fits, so the device
  * memory is read once for rows of up to 115,000 logits in bf16, or 57,000 in f32. The second pass
@@ -566,13 +567,13 @@ static status launch_rows(struct kernels *k, const struct chunk *ch, const struc
 
 /* Takes scratch memory for a chunk: logits, column sums if there is a gradient, and statistics if
  * there are shards. */
-static status take_chunk(struct kernels *k, struct chunk *c, int64_t vocabulary, bool gradient,
-                         int parts)
+static status take_chunk(struct kernels *k, struct chunk *c, enum dtype type, int64_t vocabulary,
+                         bool gradient, int parts)
 {
     struct arena *scratch = &cuda_get_state(k)->scratch;
     size_t mark = arena_mark(scratch);
     void *logits;
-    TRY(arena_take(scratch, cuda_logits_bytes(k->dtype, c->x.rows, vocabulary), &logits));
+    TRY(arena_take(scratch, cuda_logits_bytes(type, c->x.rows, vocabulary), &logits));
     if (gradient) {
         TRY(arena_take(scratch, cuda_column_sums_scratch(vocabulary), &c->sums));
     }
@@ -584,7 +585,7 @@ static status take_chunk(struct kernels *k, struct chunk *c, int64_t vocabulary,
         c->all_stats = static_cast<struct row_stats *>(all_stats);
     }
     arena_release(scratch, mark);
-    c->logits = tensor_view(logits, k->dtype, c->x.rows, vocabulary);
+    c->logits = tensor_view(logits, type, c->x.rows, vocabulary);
     c->logits.stride = cuda_logits_stride(vocabulary);
     return STATUS_OK;
 }
@@ -594,13 +595,15 @@ extern "C" status cuda_classifier_run(struct kernels *k, float *losses, int32_t 
                                       struct tensor w, const int32_t *targets,
                                       const struct classifier *c)
 {
+    const enum dtype type = c->gradient ? k->dtype : DTYPE_F32;
     int64_t chunk_rows = cuda_get_state(k)->classifier_rows;
+    chunk_rows = type == k->dtype ? chunk_rows : cuda_f32_rows(chunk_rows);
     for (int64_t first = 0; first < x.rows; first += chunk_rows) {
         struct chunk ch = {};
         int64_t rows = number_min(x.rows - first, chunk_rows);
         ch.x = tensor_rows(x, first, rows);
         ch.dx = tensor_rows(dx, first, rows);
-        TRY(take_chunk(k, &ch, w.rows, c->gradient, c->vocabulary_shard.count));
+        TRY(take_chunk(k, &ch, type, w.rows, c->gradient, c->vocabulary_shard.count));
         struct cuda_gemm p = {};
         p.c = ch.logits;
         p.a = ch.x;
@@ -608,7 +611,7 @@ extern "C" status cuda_classifier_run(struct kernels *k, float *losses, int32_t 
         p.transpose_b = true;
         p.bias = c->bias;
         TRY(cuda_gemm_run(k, &p));
-        if (k->dtype == DTYPE_F32) {
+        if (type == DTYPE_F32) {
             TRY(launch_rows<float>(k, &ch, c, targets, losses, best, first));
         } else {
             TRY(launch_rows<bf16>(k, &ch, c, targets, losses, best, first));

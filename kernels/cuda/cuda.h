@@ -89,6 +89,10 @@ int64_t cuda_logits_stride(int64_t vocabulary);
 /* cuda_logits_bytes - return the size of the logits of these rows. */
 size_t cuda_logits_bytes(enum dtype dtype, int64_t rows, int64_t vocabulary);
 
+/* cuda_f32_rows - return the rows of a chunk of f32 logits in the memory of `rows` rows in bf16,
+ * with one half row more if `rows` is odd. */
+int64_t cuda_f32_rows(int64_t rows);
+
 /* cuda_row_stats_bytes - return the size of the statistics of rows over `parts`
  * vocabulary shards. */
 size_t cuda_row_stats_bytes(int64_t rows, int parts);

@@ -17,6 +17,11 @@ size_t cuda_logits_bytes(enum dtype dtype, int64_t rows, int64_t vocabulary)
     return (size_t)(rows * cuda_logits_stride(vocabulary)) * dtype_bytes(dtype);
 }
 
+int64_t cuda_f32_rows(int64_t rows)
+{
+    return (rows + 1) / 2;
+}
+
 size_t cuda_row_stats_bytes(int64_t rows, int parts)
 {
     return (size_t)(rows * parts) * CUDA_ROW_STATS_BYTES;
@@ -112,7 +117,8 @@ static size_t get_classifier_scratch(enum dtype dtype, int64_t rows,
                                      const struct kernels_limits *limits)
 {
     int64_t count = number_min(rows, limits->rows);
-    size_t bytes = cuda_align_bytes(cuda_logits_bytes(dtype, count, limits->vocabulary));
+    int64_t f32_rows = dtype == DTYPE_F32 ? count : cuda_f32_rows(count);
+    size_t bytes = cuda_align_bytes(cuda_logits_bytes(DTYPE_F32, f32_rows, limits->vocabulary));
     if (limits->vocabulary_shards > 1) {
         bytes += cuda_align_bytes(cuda_row_stats_bytes(count, 1)) +
                  cuda_align_bytes(cuda_row_stats_bytes(count, limits->vocabulary_shards));

@@ -58,6 +58,7 @@ if [ "${1:-}" = script ]; then
             echo "exit $end" >bireme
             [[ $end != SIG* ]] || echo "kill -s $end \$\$" >bireme
             for restarts in 0 1 2; do
+                rm -f launch_slurm-41.unproductive
                 RESTARTS=$restarts SLURM_RESTART_COUNT=1 LAUNCH=$launch run_job "$code"
                 case $action$restarts in
                 stop* | restart2) expect_call 'scontrol requeue 41' ;;
@@ -73,11 +74,57 @@ if [ "${1:-}" = script ]; then
     grep -q 'RESTARTS=-1: must be a whole number \[E-USAGE\]$' stderr || fail 'RESTARTS=-1'
 
     # The signal arrives before the ranks exist.
+    rm -f launch_slurm-41.unproductive
     printf '%s\n' "kill -USR1 \$(pgrep -o -f '^bash $script')" >signal
     run_job 75
     grep -q 'near the time limit' stderr || fail 'a signal before the start is not reported'
     refuse_call bireme
     expect_call 'scontrol requeue 41'
+    : >signal
+
+    # The job is not requeued after three starts in a row without a new checkpoint.
+    # run_starts END... -- ARGUMENT...: the job is requeued after each start except the last one. END
+    # is "no" for a start without a new checkpoint, else the folder of the new one.
+    run_starts() {
+        local ends=()
+        while [ "$1" != -- ]; do
+            ends+=("$1")
+            shift
+        done
+        shift
+        rm -rf launch_slurm-41.unproductive runs
+        while [ ${#ends[@]} -gt 0 ]; do
+            echo 'kill -s USR1 $$' >bireme
+            [ "${ends[0]}" = no ] ||
+                echo "mkdir -p '${ends[0]}'; touch '${ends[0]}/manifest.json'; exit 75" >bireme
+            run_job 75 "$@"
+            ends=("${ends[@]:1}")
+            [ ${#ends[@]} = 0 ] || expect_call 'scontrol requeue 41'
+        done
+    }
+    refuse_requeue() { # FOLDER: the last start ended without a requeue
+        refuse_call 'scontrol requeue'
+        grep -q "no requeue: three starts made no new checkpoint in $1/checkpoints" stderr ||
+            fail 'the missing requeue is not reported'
+        [ ! -e launch_slurm-41.unproductive ] || fail 'the number of starts is left'
+    }
+    checkpoint=runs/r/checkpoints/step-00000001
+    run_starts no no no --
+    refuse_requeue runs/r
+    # A rank that saves the same step again makes no progress.
+    run_starts no no $checkpoint no $checkpoint $checkpoint --
+    refuse_requeue runs/r
+    run_starts 'runs/a b/checkpoints/step-00000001' no no no -- 'run_dir=runs/a b'
+    refuse_requeue 'runs/a b'
+    for value in 'runs/c' '"runs/c" # here' "'runs/c'"; do
+        echo "run_dir: $value" >r.yaml
+        run_starts runs/c/checkpoints/step-00000001 no no no --
+        refuse_requeue runs/c
+    done
+    rm r.yaml
+    printf '%s\n' "kill -USR1 \$(pgrep -o -f '^bash $script')" >signal
+    run_starts no no no --
+    refuse_requeue runs/r
     : >signal
 
     # The ranks have ended, but srun has not.
@@ -113,6 +160,7 @@ END
         [ $launch = srun ] || echo 'trap "kill -USR1 \$child" USR1
             while [ "$1" != bireme ]; do shift; done; "$@" & child=$!
             wait $child; wait $child; exit $?' >launcher
+        rm -f launch_slurm-41.unproductive
         LAUNCH=$launch run_job 75
         grep -q 'near the time limit' stderr || fail 'the warning is not printed'
         expect_call 'scontrol requeue 41'

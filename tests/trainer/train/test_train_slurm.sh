@@ -28,8 +28,8 @@ if [ "${1:-}" = script ]; then
     echo '[ "$1" != --mpi=list ] || { . ./signal; cat plugins; exit; }
         while [ "$1" != bireme ]; do shift; done; exec "$@"' >srun
     cp srun launcher
-    # shellcheck disable=SC2016
-    echo 'kill -USR1 "$(cat program)"' >scancel
+    # shellcheck disable=SC2016 # before the job step exists, scancel has no effect and returns 0
+    echo '[ ! -e program ] || kill -USR1 "$(cat program)"' >scancel
     export PATH=$folder/bin:$PATH BIREME=bireme RECIPE=r.yaml LAUNCHER=launcher SLURM_JOB_ID=41 \
         SLURM_CPUS_PER_TASK=3
 
@@ -83,8 +83,8 @@ if [ "${1:-}" = script ]; then
     : >signal
 
     # The job is not requeued after three starts in a row without a new checkpoint.
-    # run_starts END... -- ARGUMENT...: the job is requeued after each start except the last one. END
-    # is "no" for a start without a new checkpoint, else the folder of the new one.
+    # run_starts END... -- ARGUMENT...: the job is requeued after each start except the last one.
+    # END is "no" for a start without a new checkpoint, else the folder of the new one.
     run_starts() {
         local ends=()
         while [ "$1" != -- ]; do
@@ -137,6 +137,19 @@ if [ "${1:-}" = script ]; then
     grep -q '^error: the ranks of .* are gone, and srun did not end for 1 s' stderr ||
         fail 'an srun that does not end is not reported'
     expect_call 'scontrol listpids 41.0'
+
+    # The signal arrives after srun has started, but before Slurm has made the job step.
+    # shellcheck disable=SC2016
+    echo 'echo $$ >program
+        trap "exit 75" USR1
+        for ((i = 0; i < 60; i++)); do sleep 0.1; done' >bireme
+    rm -f program
+    { echo "[ \"\$1\" = --mpi=list ] || { kill -USR1 \$(pgrep -o -f '^bash $script'); sleep 1; }"
+        cat srun.saved; } >srun
+    run_job 75
+    [ "$(grep -c '^scancel --signal=USR1 41$' calls)" -ge 2 ] || fail 'one call of scancel'
+    expect_call 'scontrol requeue 41'
+
     mv srun.saved srun
     mv bin/srun bin/hidden
     if command -v srun >/dev/null; then

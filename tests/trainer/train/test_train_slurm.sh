@@ -64,12 +64,16 @@ if [ "${1:-}" = script ]; then
                 stop* | restart2) expect_call 'scontrol requeue 41' ;;
                 *) refuse_call 'scontrol requeue' ;;
                 esac
+                [ $launch$action$restarts$end != srunrestart0SIGKILL ] ||
+                    grep -q 'complete; submit the job again \[E-RANK-LOST\]$' stderr ||
+                    fail 'no instruction'
             done
         done < <(grep -v '^#' "$BIREME_SOURCE_DIR/tests/comm/host/launch_codes.tsv")
     done
     RESTARTS=1 run_job 71 # SIGTERM of the last row; SLURM_RESTART_COUNT is not set before a requeue
     expect_call 'scontrol requeue 41'
-    grep -q 'signal 15.*\[E-RANK-LOST\]$' stderr || fail 'the signal is not reported'
+    grep -q 'signal 15: .* complete; the job is requeued \[E-RANK-LOST\]$' stderr ||
+        fail 'the signal is not reported'
     RESTARTS=-1 run_job 64
     grep -q 'RESTARTS=-1: must be a whole number \[E-USAGE\]$' stderr || fail 'RESTARTS=-1'
 
@@ -77,7 +81,8 @@ if [ "${1:-}" = script ]; then
     rm -f launch_slurm-41.unproductive
     printf '%s\n' "kill -USR1 \$(pgrep -o -f '^bash $script')" >signal
     run_job 75
-    grep -q 'near the time limit' stderr || fail 'a signal before the start is not reported'
+    grep -q 'near the time limit; the ranks are not started$' stderr ||
+        fail 'a signal before the start is not reported'
     refuse_call bireme
     expect_call 'scontrol requeue 41'
     : >signal
@@ -175,7 +180,8 @@ END
             wait $child; wait $child; exit $?' >launcher
         rm -f launch_slurm-41.unproductive
         LAUNCH=$launch run_job 75
-        grep -q 'near the time limit' stderr || fail 'the warning is not printed'
+        grep -q 'near the time limit; the ranks get SIGUSR1' stderr ||
+            fail 'the warning is not printed'
         expect_call 'scontrol requeue 41'
         [ $launch = mpirun ] || expect_call 'scancel --signal=USR1 41'
     done

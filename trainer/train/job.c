@@ -312,15 +312,18 @@ static status rename_final(const struct job *job)
 
 static status open_metrics(struct job *job, int64_t resume_step)
 {
-    char path[FILE_PATH_BYTES];
+    char path[FILE_PATH_BYTES], folder[FILE_PATH_BYTES];
+    const struct recipe *recipe = &job->session.recipe;
     if (comm_rank(job->world) != 0) {
         return STATUS_OK;
     }
-    TRY(file_join(path, job->session.recipe.run_dir, "metrics.jsonl"));
+    TRY(file_join(path, recipe->run_dir, "metrics.jsonl"));
+    TRY(file_join(folder, recipe->run_dir, "tensorboard"));
+    if (recipe->log.tensorboard) { /* before metrics_open, which can remove lines */
+        TRY(file_require_own_link(folder));
+    }
     TRY(metrics_open(path, resume_step, job->state.spikes.count, &job->metrics));
-    TRY(file_join(path, job->session.recipe.run_dir, "tensorboard"));
-    bool tensorboard = job->session.recipe.log.tensorboard;
-    return tensorboard ? metrics_add_tensorboard(job->metrics, path) : STATUS_OK;
+    return recipe->log.tensorboard ? metrics_add_tensorboard(job->metrics, folder) : STATUS_OK;
 }
 
 static status reopen_data_and_metrics(struct job *job)

@@ -12,12 +12,12 @@
 
 struct kernels;
 
-/* The decision about an update, in device memory. control_decide_update writes it. An update
- * that reads it (struct adamw) needs no value from the host. */
+/* The decision about an update, in device memory. control_decide_update and spike_score_run write
+ * it. An update that reads it (struct adamw) needs no value from the host. */
 struct update_control {
     float gradient_scale; /* 1 / count, times the clipping factor */
-    /* Not 0 if a loss or a gradient was not finite. The updates then change nothing, and the sums
-     * of lamb_moments are 0. */
+    /* Not 0 if a loss or a gradient was not finite, or if spike_score_run found a spike. Updates
+     * then change nothing, and the sums of lamb_moments are 0. */
     int32_t skip;
 };
 
@@ -113,7 +113,8 @@ double control_clip_factor(double norm, double max_norm);
 /* control_decide_update - compute the factor of the gradients, and whether the update is skipped.
  *
  * Shapes    control [1] on the device
- * Memory    control->skip is set if the loss or the squares are not finite, and is never cleared
+ * Memory    control->skip is set if the loss or the squares are not finite. Only spike_score_run
+ *           clears it
  * Numerics  the bits of control_clip_factor(sqrt(squares) scale, max_norm) scale in double
  *           precision, with scale = 1 / max(1, count), rounded to f32 */
 status control_decide_update(struct kernels *k, struct update_control *control,

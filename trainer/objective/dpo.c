@@ -96,7 +96,8 @@ static double *get_device_sums(const struct objective_input *in)
 }
 
 /* Computes the log-probabilities of the responses, copies them to the host, and waits for them. The
- * device adds rewards, but no loss, to `sums`. */
+ * device overwrites the first PREFERENCE_SUMS elements of `sums` with the sums of this micro-batch.
+ * The sum of the losses is 0. */
 static status download_logps(struct kernels *k, const struct objective_input *in,
                              const struct preference_rows *r, double beta, double *sums,
                              const double **logps)

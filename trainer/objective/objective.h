@@ -112,8 +112,9 @@ struct objective_input {
     bool first_micro_batch; /* parameter gradients are set instead of added to */
     double label_smoothing; /* of the training loss over the vocabulary; 0: none */
     double example_weight;  /* predictions per example in this step (needs_global_counts) */
-    /* f64 [OBJECTIVE_SUMS] on the device, initially zero; output of objective_loss_stats and
-     * task_head_run. The sums of a micro-batch are device_sums plus the sums that `loss` returns */
+    /* f64 [OBJECTIVE_SUMS] on the device, initially zero; output of objective_loss_stats,
+     * preference_loss_run and task_head_run. The sums of a micro-batch are device_sums plus the
+     * sums that `loss` returns. */
     double *device_sums;
     double *reference_logps; /* [samples, 2] output of objective_dpo_reference; else NULL */
 };

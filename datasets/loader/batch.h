@@ -112,8 +112,8 @@ struct batch {
     /* Tokens of the samples: N, or more if last tokens are only predicted, prompts are shared, or
      * the samples have sources. */
     int64_t tokens_seen;
-    const int64_t *samples;          /* [B] global sample numbers, for messages */
-    struct batch_outputs outputs;    /* zeros: text, and preference pairs without a task head */
+    const int64_t *samples;       /* [B] consecutive global sample numbers; NULL: random batches */
+    struct batch_outputs outputs; /* zeros: text, and preference pairs without a task head */
     struct batch_counts rank_counts; /* sentence pairs and tasks, set with count_global_batch */
 
     enum batch_kind kind; /* selects the member of the union; text has none */

@@ -37,7 +37,8 @@ static const struct objective_metric dpo_metrics[] = {
     {NULL, 0, 0},
 };
 
-/* Returns the arrays of the batch and of the first run, in device memory. */
+/* Returns the arrays of the batch and of the first run, in device memory. check_pairs must have
+ * accepted the batch. */
 static struct preference_rows get_rows(const struct batch *batch, const struct objective_input *in)
 {
     const struct objective_scratch *scratch = &in->scratch;
@@ -155,17 +156,29 @@ static status compute_alone(struct kernels *k, const struct batch *batch,
     return objective_upload(in, in->scratch.pair_values, (size_t)r->pairs * sizeof *r->gradients);
 }
 
-static status check_batch(const struct batch *batch, const struct objective_input *in)
+/* Checks the arrays that both passes read. get_rows needs consecutive samples. */
+static status check_pairs(const struct batch *batch, bool needs_samples)
 {
     const struct batch_preference_pairs *pairs = &batch->preference_pairs;
-    REQUIRE(in->preference != NULL && batch->kind == BATCH_PREFERENCE_PAIRS &&
-                pairs->first_targets != NULL && pairs->reference_logps != NULL &&
+    REQUIRE(batch->kind == BATCH_PREFERENCE_PAIRS && pairs->first_targets != NULL &&
                 batch->segments ==
                     batch->sequences * (pairs->shared_prefix_offsets == NULL ? RESPONSES : 1),
+            STATUS_INTERNAL, "objective dpo needs preference pairs and the lists of their targets");
+    for (int64_t i = 0; i < batch->sequences && needs_samples; i++) {
+        REQUIRE(batch->samples != NULL && batch->samples[i] == batch->samples[0] + i,
+                STATUS_INTERNAL, "objective dpo needs pairs with consecutive sample numbers");
+    }
+    return STATUS_OK;
+}
+
+static status check_batch(const struct batch *batch, const struct objective_input *in)
+{
+    const struct objective_whole_batch *whole = &in->whole_batch;
+    REQUIRE(in->preference != NULL && batch->preference_pairs.reference_logps != NULL,
             STATUS_INTERNAL, "objective dpo needs %s",
             in->preference == NULL ? "the settings of its loss"
-                                   : "preference pairs and the reference log-probabilities");
-    return STATUS_OK;
+                                   : "the reference log-probabilities");
+    return check_pairs(batch, whole->collected_pairs != NULL || whole->gradients != NULL);
 }
 
 /* The number of selected rows varies, so a separate segment of the graph has their launches. */
@@ -195,6 +208,7 @@ static status dpo_reference_loss(struct kernels *k, const struct batch *batch,
                                  double sums[OBJECTIVE_SUMS])
 {
     (void)gradient;
+    TRY(check_pairs(batch, true));
     const struct preference_rows r = get_rows(batch, in);
     const double *logps = NULL;
     TRY(compute_logps(k, in, &r));

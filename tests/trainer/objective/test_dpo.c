@@ -373,6 +373,32 @@ static void test_accumulation(struct setup *s)
     free(whole_gradient);
 }
 
+/* Both passes refuse batches without the arrays that they read. */
+static void test_checks(struct setup *s)
+{
+    const struct objective *objectives[] = {&objective_dpo, &objective_dpo_reference};
+    const struct preference_settings settings = {
+        .terms = 1, .term = {{PREFERENCE_AOT, 1}}, .beta = 0.1};
+    struct preference_gradient gradients[PAIRS] = {{0}};
+    double logps[RESPONSES * PAIRS], sums[OBJECTIVE_SUMS] = {0};
+    struct objective_input in = {.preference = &settings, .reference_logps = logps};
+    struct micro_batch m;
+    in.whole_batch.gradients = gradients;
+    in.whole_batch.size = PAIRS;
+    for (int i = 0; i < COUNT(objectives); i++) {
+        make_micro_batch(s, 0, PAIRS, &m);
+        m.samples[PAIRS - 1]++;
+        CHECK_FAILS(objectives[i]->loss(s->kernels, &m.batch, &in, false, sums), STATUS_INTERNAL,
+                    "consecutive");
+        m.batch.samples = NULL;
+        CHECK_FAILS(objectives[i]->loss(s->kernels, &m.batch, &in, false, sums), STATUS_INTERNAL,
+                    "consecutive");
+        m.batch.preference_pairs.first_targets = NULL;
+        CHECK_FAILS(objectives[i]->loss(s->kernels, &m.batch, &in, false, sums), STATUS_INTERNAL,
+                    "lists of their targets");
+    }
+}
+
 static void test_architecture(const char *file, const char *architecture)
 {
     struct setup s = {0};
@@ -387,6 +413,7 @@ static void test_architecture(const char *file, const char *architecture)
         }
         test_first_step(&s);
         test_accumulation(&s);
+        test_checks(&s);
     }
     free_setup(&s);
 }

@@ -59,7 +59,8 @@ status h5file_require_thread_safety(void)
 }
 
 static _Thread_local char reason[256];
-static _Thread_local int reason_errno; /* of the failed system call; 0: none */
+static _Thread_local int reason_errno;    /* of the failed system call; 0: none */
+static _Thread_local bool failed_to_lock; /* the failed system call is flock or fcntl */
 
 /* Keeps the text of the innermost error; of an error of the file system only its reason. */
 static herr_t keep_innermost(unsigned n, const H5E_error2_t *error, void *unused)
@@ -72,6 +73,7 @@ static herr_t keep_innermost(unsigned n, const H5E_error2_t *error, void *unused
     const char *text = error->desc != NULL ? error->desc : "unknown reason";
     const char *system = strstr(text, begin), *code = strstr(text, number);
     reason_errno = code != NULL ? (int)strtol(code + sizeof number - 1, NULL, 10) : 0;
+    failed_to_lock = strstr(text, "lock file") != NULL; /* "unable to lock file, errno = ..." */
     const char *end = system != NULL ? strchr(system + sizeof begin - 1, '\'') : NULL;
     if (end != NULL) {
         system += sizeof begin - 1;
@@ -86,6 +88,7 @@ const char *h5file_reason(void)
 {
     snprintf(reason, sizeof reason, "unknown reason");
     reason_errno = 0;
+    failed_to_lock = false;
     H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, keep_innermost, NULL);
     return reason;
 }
@@ -107,7 +110,8 @@ static bool disable_missing_locks(hid_t access)
 {
     (void)h5file_reason();
 #if H5_VERSION_GE(1, 10, 7)
-    return file_is_lock_unsupported(reason_errno) && H5Pset_file_locking(access, 0, 1) >= 0;
+    return failed_to_lock && file_is_lock_unsupported(reason_errno) &&
+           H5Pset_file_locking(access, 0, 1) >= 0;
 #else
     (void)access;
     return false;

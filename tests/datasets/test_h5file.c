@@ -3,7 +3,10 @@
 #include "base/memory.h"
 #include "datasets/shard/h5file.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <string.h>
 #include <sys/inotify.h>
 #include <sys/resource.h>
@@ -221,6 +224,35 @@ static void test_replaced(void)
         CHECK_FAILS(h5file_create(folder_file("locked/x.h5"), &file), STATUS_PERMISSION,
                     "Permission denied");
     }
+}
+
+static int creations = -1; /* refused calls of open that create a file; negative: none is refused */
+
+/* Replaces open of the C library, also for HDF5. */
+int open(const char *path, int flags, ...)
+{
+    va_list arguments;
+    va_start(arguments, flags);
+    unsigned mode = flags & O_CREAT ? va_arg(arguments, unsigned) : 0;
+    va_end(arguments);
+    if (creations < 0) {
+        return openat(AT_FDCWD, path, flags, mode);
+    }
+    creations += (flags & O_CREAT) != 0;
+    errno = EINVAL;
+    return -1;
+}
+
+/* Errors of other calls than flock are not taken for missing locks: HDF5 does not try again. */
+static void test_no_second_try(void)
+{
+    hid_t file;
+    creations = 0;
+    status result = h5file_create(folder_file("refused.h5"), &file);
+    int count = creations;
+    creations = -1;
+    CHECK_FAILS(result, STATUS_CREATE, "refused.h5: Invalid argument");
+    CHECK_EQUAL(count, 1);
 }
 
 /* Writes external links. It must run before h5file_init, which unregisters their class. */
@@ -511,6 +543,7 @@ int main(void)
     test_truncated();
     test_unfinished();
     test_replaced();
+    test_no_second_try();
     test_links();
     test_storage();
     CHECK(watch < 0 || !was_opened());

@@ -19,3 +19,11 @@ diff "$folder/program" "$folder/page" || {
     echo 'the program (<) and docs/reference/warnings.md (>) name different warnings' >&2
     exit 1
 }
+
+# W-LOCK: the guide has the first version of HDF5 that the code uses without locks.
+parts='([0-9]+), ([0-9]+), ([0-9]+)'
+version=$(sed -nE "s/^#if H5_VERSION_GE\($parts\)/\1.\2.\3/p" datasets/shard/h5file.c)
+grep -qF "HDF5 $version or newer" docs/guide/multi_node.md || {
+    echo "docs/guide/multi_node.md does not name HDF5 $version" >&2
+    exit 1
+}

@@ -62,16 +62,20 @@ unset 'fields[1]'
 check_records 1 2026-01-02
 
 # shellcheck disable=SC2016
-check_warnings() { # CODE CALL PAGE: check a tree with this call in a source and this page
+check_warnings() { # CODE CALL PAGE: check a tree with this call, this page and version of HDF5
     local expected=$1 code=0 tree=$folder/warnings
-    mkdir -p "$tree"/{base,comm,datasets,kernels,trainer,docs/reference}
+    mkdir -p "$tree"/{base,comm,datasets/shard,kernels,trainer,docs/reference,docs/guide}
+    echo '#if H5_VERSION_GE(1, 10, 7)' >"$tree/datasets/shard/h5file.c"
+    echo "- HDF5 $version or newer" >"$tree/docs/guide/multi_node.md"
     printf '    %s\n' 'log_warning(' '"ONE", "text");' "$2" >"$tree/base/log.c"
     printf '%s\n' '| `W-ONE` | text |' "$3" >"$tree/docs/reference/warnings.md"
     "$here/check_warnings.sh" "$tree" >"$folder/log" 2>&1 || code=$?
     [ "$code" = "$expected" ] || fail "check_warnings: code $code instead of $expected: $2 $3"
 }
 
+version=1.10.7
 check_warnings 0 '' ''
+version=1.10.6 check_warnings 1 '' ''
 check_warnings 0 'log_warning("TWO", "text");' '| `W-TWO` | text |'
 check_warnings 1 'log_warning("TWO", "text");' ''
 check_warnings 1 '' '| `W-TWO` | text |'

@@ -4,7 +4,8 @@
  * Memory    One reserved address range. It is accessible only while queued work runs: a host access
  *           to a device pointer ends the program at once. New memory is filled with 0xff bytes.
  *           Work with an argument that is an address of host memory ends the program too.
- *           SIMT_MEMORY_MIB: size of the memory (512). SIMT_DEVICES: number of GPUs (1)
+ *           SIMT_MEMORY_MIB: size of the memory (512). SIMT_DEVICES: number of GPUs (1).
+ *           SIMT_NAME: model of the GPUs ("emulated")
  * Streams   An operation stays in its queue until the host waits for it or queries it. If the host
  *           reads results too early, it reads old data; if it overwrites inputs too early, the
  *           device uses the new data. SIMT_STREAMS=eager executes all work when it is queued, the
@@ -624,7 +625,8 @@ cudaError_t cudaGetDeviceCount(int *count)
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int device)
 {
     *properties = {};
-    snprintf(properties->name, sizeof properties->name, "emulated");
+    const char *name = getenv("SIMT_NAME");
+    snprintf(properties->name, sizeof properties->name, "%s", name != NULL ? name : "emulated");
     properties->totalGlobalMem = memory_bytes();
     properties->major = static_cast<int>(get_env_number("SIMT_CAPABILITY", 9));
     snprintf(properties->uuid, sizeof properties->uuid, "emulated %d", device);

@@ -2,7 +2,7 @@
 # Tests that an emulated GPU has work after each wait of the host between two steps.
 # usage: test_waits.sh PART; ctest sets BIREME_PROGRAM (CPU), BIREME_SIMT and BIREME_SOURCE_DIR
 # ctest: name simt_train
-# ctest: parts waits head_waits dpo_waits
+# ctest: parts waits head_waits dpo_waits mixed_waits
 # ctest: timeout 300
 # shellcheck disable=SC2034,SC2086,SC2154 # settings are words; tiny_training.sh shares variables
 source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
@@ -100,6 +100,39 @@ test_dpo_waits() {
         compare_losses "$setting-cpu" "$setting-gpu" 1e-4
         count_waits "dpo-$setting.yaml" $pairs
     done
+}
+
+# count_pair_waits MODELS RESPONSE: train 2 and 6 steps on two ranks, and print the number of waits
+# of rank 0 in four steps. MODELS is the number of models of GPU (one, two). RESPONSE is the value
+# of train.on_spike.
+count_pair_waits() {
+    local waits=() steps program=./named
+    for steps in 2 6; do
+        run_ranks 2 0 train recipe.yaml run_dir="$1-$2-$steps" train.device=cuda \
+            train.on_spike="$2" train.max_steps=$steps schedule.warmup_steps=0 evaluate.every=0 \
+            checkpoint.every=100 batch.global_size=2 batch.micro_size=1 log.every=1
+        waits+=("$(cat waits-0)")
+    done
+    echo $((waits[1] - waits[0]))
+}
+
+# With on_spike: skip, GPUs of one model decide about the updates. For GPUs of two models, the host
+# decides as with rollback, because the scores of the GPUs can differ.
+test_mixed_waits() {
+    need_mpirun
+    local one two host
+    cat >named <<'END'
+#!/bin/bash
+[[ $* != *two-* ]] || export SIMT_NAME="model $OMPI_COMM_WORLD_RANK"
+SIMT_WAITS=waits-$OMPI_COMM_WORLD_RANK exec "$BIREME_SIMT" "$@"
+END
+    chmod +x named
+    one=$(count_pair_waits one skip) && two=$(count_pair_waits two skip) &&
+        host=$(count_pair_waits one rollback) || exit
+    echo "waits in four steps: $one with one model of GPU, $two with two, $host with rollback"
+    [ "$two" = "$host" ] || fail "the host did not decide about the updates"
+    [ "$one" != "$host" ] || fail "the GPUs did not decide about the updates"
+    compare_losses one-skip-6 two-skip-6 0
 }
 
 run_part "$@"

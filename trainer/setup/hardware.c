@@ -2,6 +2,7 @@
 #include "trainer/setup/hardware.h"
 
 #include <sched.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -119,5 +120,18 @@ status hardware_connect_devices(struct mesh *mesh, struct device *device, struct
         TRY(comm_abort_on_error(mesh->world, comm_device_create(*groups[i], &options, &group)));
         *groups[i] = group;
     }
+    return STATUS_OK;
+}
+
+status hardware_compare_models(struct comm *world, const char *name, bool *equal)
+{
+    char own[128] = "", first[sizeof own];
+    const char *model = strchr(name, '(');
+    bool differs = false;
+    (void)snprintf(own, sizeof own, "%s", model != NULL ? model : name);
+    memcpy(first, own, sizeof first);
+    TRY(comm_broadcast(world, first, sizeof first, 0));
+    TRY(comm_agree_flag(world, memcmp(own, first, sizeof own) != 0, &differs));
+    *equal = !differs;
     return STATUS_OK;
 }

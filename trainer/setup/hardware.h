@@ -40,3 +40,13 @@ status hardware_open_device(const struct recipe *recipe, int local_rank, int thr
  * Errors    STATUS_RECIPE if the kinds of devices differ; errors of comm_device_create */
 status hardware_connect_devices(struct mesh *mesh, struct device *device, struct kernels *kernels,
                                 bool deterministic);
+
+/* hardware_compare_models - set *equal if the devices of all ranks are of the same model.
+ *
+ * name is the result of device_name. The model is the text in parentheses, so the number of a
+ * GPU is not compared. GPUs of different models can run different machine code, and the results of
+ * their kernels can differ in the last bit.
+ *
+ * Order     collective
+ * Errors    errors of the collectives */
+status hardware_compare_models(struct comm *world, const char *name, bool *equal);

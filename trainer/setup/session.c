@@ -144,6 +144,7 @@ status session_start(struct session *s, struct comm *world, const char *tokenize
         world, create_local_objects(s, world, tokenizer_dir, rows, sequence, training, &config)));
     TRY(comm_agree(world, hardware_connect_devices(&s->mesh, s->device, s->kernels,
                                                    s->recipe.parallel.deterministic)));
+    TRY(hardware_compare_models(world, device_name(s->device), &s->same_devices));
     TRY(session_tune(s, world, false));
     TRY(comm_agree(world, model_create(s->kernels, &config, s->mesh.tensor,
                                        s->recipe.parallel.sequence, rows, training, &s->model)));

@@ -16,6 +16,7 @@ struct session {
     struct mesh mesh; /* the caller owns its world communicator */
     int threads;      /* CPU threads of this rank, also if the kernels run on a GPU */
     struct device *device;
+    bool same_devices; /* the devices of all ranks are of the same model */
     struct kernels *kernels;
     struct tokenizer *tokenizer;         /* NULL: the recipe names none */
     char tokenizer_dir[FILE_PATH_BYTES]; /* tokenizer folder of a checkpoint; "": none */

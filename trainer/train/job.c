@@ -265,6 +265,16 @@ static status create_rollback(struct job *job)
                : STATUS_OK;
 }
 
+/* Returns whether the hosts decide about spikes, although the ranks may have GPUs. All ranks must
+ * decide equally, but the scores of GPUs of different models can differ in the last bit. */
+static bool decides_on_host(const struct session *s)
+{
+    const struct recipe *r = &s->recipe;
+    bool skips = r->train.on_spike == ON_SPIKE_SKIP;
+    return r->train.on_spike == ON_SPIKE_ROLLBACK ||
+           (skips && (derive_has_delayed_scales(r) || !s->same_devices));
+}
+
 static status create_step(struct job *job)
 {
     const struct recipe *r = &job->session.recipe;
@@ -285,8 +295,7 @@ static status create_step(struct job *job)
         .sink = evaluator_sink(job->evaluator),
         .spikes = &job->state.spikes,
         .skips_spikes = r->train.on_spike != ON_SPIKE_WARN,
-        .decides_on_host = r->train.on_spike == ON_SPIKE_ROLLBACK ||
-                           (r->train.on_spike == ON_SPIKE_SKIP && derive_has_delayed_scales(r)),
+        .decides_on_host = decides_on_host(&job->session),
         .should_stop = stop_signal_received,
     };
     return step_create(&parts, &job->step);

@@ -21,7 +21,8 @@
  *           One spike hardly moves the averages, but a lasting change does. Values that are not
  *           finite or not positive do not enter them.
  * Device    with train.on_spike: skip, a GPU computes the scores and skips the update of a spike
- *           (kernels/spike_score.h). The host reads scores and averages one step later
+ *           (kernels/spike_score.h). The host reads scores and averages one step later. If the
+ *           ranks have GPUs of different models, the hosts compute the scores
  * Ranks     all ranks have the same reduced values, and therefore the same scores. Checkpoints
  *           store the averages, so that a resumed run makes the same decisions.
  * Source    OLMo-core's SkipStepOptimizer, which also observes loss and gradient norm, has a

@@ -29,11 +29,6 @@ GPU_INLINE int64_t get_digit_size()
     return static_cast<int64_t>(1) << EXACT_DIGIT_BITS;
 }
 
-GPU_INLINE bool is_finite(double x)
-{
-    return fabs(x) <= 1.7976931348623157e308;
-}
-
 /* Returns 2^exponent, a normal number. */
 GPU_INLINE double get_power(int exponent)
 {
@@ -117,7 +112,7 @@ __global__ void __launch_bounds__(EXACT_THREADS)
         if (fits_digits(term)) {
             digit += get_digit(term, lane);
         } else {
-            overflow += is_finite(term) ? (term < 0 ? -INFINITY : INFINITY) : term;
+            overflow += is_finite_value(term) ? (term < 0 ? -INFINITY : INFINITY) : term;
         }
     }
     digits[lane] = digit;
@@ -177,7 +172,7 @@ __global__ void decide_update(struct update_control *control, const struct updat
     double norm = __dmul_rn(sqrt(*s.squares), scale);
     double clip = s.max_norm > 0 ? fmin(1.0, s.max_norm / (norm + CLIP_DIVISION_GUARD)) : 1.0;
     control->gradient_scale = static_cast<float>(scale * clip);
-    if (!is_finite(*s.loss) || !is_finite(*s.squares)) {
+    if (!is_finite_value(*s.loss) || !is_finite_value(*s.squares)) {
         control->skip = 1;
     }
 }

@@ -14,8 +14,9 @@
  *           pair: a thread for an example, block 128. add_terms: one block of 256 threads, 12 KiB
  *           of shared memory */
 #include "kernels/cuda/operation.cuh"
+#include "kernels/cuda/ordered_sums.cuh"
 
-enum { LOSS_THREADS = 128, LOSS_WARPS = LOSS_THREADS / 32, ADD_THREADS = 256, ADD_ROWS = 256 };
+enum { LOSS_THREADS = 128, LOSS_WARPS = LOSS_THREADS / 32 };
 
 /* The six terms of one loss, in the order of enum head_loss_sum. */
 struct loss_terms {
@@ -64,13 +65,9 @@ GPU_INLINE double compute_softmax(const struct softmax &s, int lane, double *sha
     double maximum = static_cast<double>(best.value), sum = 0;
     for (int64_t first = 0; first < s.count; first += 32) {
         int64_t i = first + lane;
-        shared[lane] =
+        double exponential =
             i < s.count ? exp(static_cast<double>(s.outputs[i * s.stride]) - maximum) : 0.0;
-        __syncwarp();
-        for (int j = 0; j < 32; j++) {
-            sum += shared[j];
-        }
-        __syncwarp();
+        sum = add_lanes(sum, exponential, lane, shared);
     }
     for (int64_t i = lane; i < s.count; i += 32) {
         double probability = exp(static_cast<double>(s.outputs[i * s.stride]) - maximum) / sum;
@@ -188,18 +185,7 @@ __global__ void __launch_bounds__(ADD_THREADS)
     add_terms(double *out, const double *terms, int64_t rows)
 {
     GPU_SHARED(double, shared, ADD_ROWS *HEAD_LOSS_SUMS);
-    double sum = 0;
-    for (int64_t first = 0; first < rows; first += ADD_ROWS) {
-        int count = rows - first < ADD_ROWS ? static_cast<int>(rows - first) : int{ADD_ROWS};
-        for (int i = static_cast<int>(threadIdx.x); i < count * HEAD_LOSS_SUMS; i += ADD_THREADS) {
-            shared[i] = terms[first * HEAD_LOSS_SUMS + i];
-        }
-        __syncthreads();
-        for (int r = 0; r < count && threadIdx.x < HEAD_LOSS_SUMS; r++) {
-            sum += shared[r * HEAD_LOSS_SUMS + threadIdx.x];
-        }
-        __syncthreads();
-    }
+    double sum = add_columns<HEAD_LOSS_SUMS>(terms, rows, shared);
     if (threadIdx.x < HEAD_LOSS_SUMS) {
         out[threadIdx.x] = sum;
     }

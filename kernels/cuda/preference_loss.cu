@@ -9,10 +9,11 @@
  * Launch    compute_pairs: a warp for a pair, block 128, 1 KiB of shared memory. add_sums: one
  *           block of 256 threads, 14 KiB of shared memory */
 #include "kernels/cuda/operation.cuh"
+#include "kernels/cuda/ordered_sums.cuh"
 
 #include "kernels/preference_terms.h"
 
-enum { PAIR_THREADS = 128, PAIR_WARPS = PAIR_THREADS / 32, ADD_THREADS = 256, ADD_ROWS = 256 };
+enum { PAIR_THREADS = 128, PAIR_WARPS = PAIR_THREADS / 32 };
 
 /* The terms of a pair in the sums, and of a token. */
 enum {
@@ -40,12 +41,8 @@ GPU_INLINE double sum_logps(const float *losses, int64_t first, int64_t end, int
 {
     double sum = 0;
     for (; first < end; first += 32) {
-        shared[lane] = first + lane < end ? static_cast<double>(losses[first + lane]) : 0.0;
-        __syncwarp();
-        for (int j = 0; j < 32; j++) {
-            sum -= shared[j];
-        }
-        __syncwarp();
+        double loss = first + lane < end ? static_cast<double>(losses[first + lane]) : 0.0;
+        sum = add_lanes(sum, -loss, lane, shared);
     }
     return sum;
 }
@@ -111,24 +108,6 @@ __global__ void __launch_bounds__(PAIR_THREADS)
     }
 }
 
-/* Adds the terms of all pairs. Thread c returns the sum of column c. */
-GPU_INLINE double add_pair_terms(const double *terms, int64_t pairs, double *shared)
-{
-    double sum = 0;
-    for (int64_t first = 0; first < pairs; first += ADD_ROWS) {
-        int count = pairs - first < ADD_ROWS ? static_cast<int>(pairs - first) : int{ADD_ROWS};
-        for (int i = static_cast<int>(threadIdx.x); i < count * PAIR_SUMS; i += ADD_THREADS) {
-            shared[i] = terms[first * PAIR_SUMS + i];
-        }
-        __syncthreads();
-        for (int i = 0; i < count && threadIdx.x < PAIR_SUMS; i++) {
-            sum += shared[i * PAIR_SUMS + threadIdx.x];
-        }
-        __syncthreads();
-    }
-    return sum;
-}
-
 /* Adds the values of all tokens. Thread c returns the sum of column c of enum TOKEN_*. A column of
  * one response does not read the tokens of the other. */
 GPU_INLINE double add_token_terms(const struct preference_rows &r, double *shared)
@@ -184,7 +163,7 @@ __global__ void __launch_bounds__(ADD_THREADS)
         PREFERENCE_SUM_CORRECT_TOKENS,
     };
     GPU_SHARED(double, shared, ADD_ROWS *PAIR_SUMS);
-    double pair_sum = add_pair_terms(terms, r.pairs, shared);
+    double pair_sum = add_columns<PAIR_SUMS>(terms, r.pairs, shared);
     double token_sum = add_token_terms(r, shared);
     if (threadIdx.x < PAIR_SUMS) {
         sums[pair_sums[threadIdx.x]] = pair_sum;

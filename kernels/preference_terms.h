@@ -1,5 +1,5 @@
 /* The formulas of preference_loss.h for the losses that read one pair at a time, for the host and
- * for kernels. In a CUDA file, include gpu.cuh first, and preference_loss.h in extern "C". */
+ * for kernels. A CUDA file must first include gpu.cuh, and preference_loss.h in extern "C". */
 #pragma once
 
 #include <math.h>

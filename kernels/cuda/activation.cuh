@@ -1,6 +1,6 @@
 /* GELU and its derivative with the exponential and the reciprocal of the hardware, for results in
  * bf16. The derivative of an element takes about 15 instructions (tanh) or 22 (erf). With tanhf,
- * erfcf and expf it takes about 50. Then instructions limit a kernel, not the memory bandwidth.
+ * erfcf and expf it takes about 50. Instructions, not memory bandwidth, then limit a kernel.
  *
  *   tanh  gelu(x) = x s(2 u),  u = sqrt(2 / pi) (x + GELU_CUBIC x^3),  s the sigmoid
  *   erf   gelu(x) = x (1 - q(x)) for x >= 0, x q(-x) otherwise

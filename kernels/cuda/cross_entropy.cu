@@ -7,7 +7,8 @@
  * q = (1 - eps) onehot(target) + eps / V, and z_target by the mean of z with the weights q.
  *
  * In a pass with gradients, logits have the type of the GEMMs, and dz overwrites them. Otherwise
- * they are f32. A chunk has `classifier_rows` rows, or half of them if only its logits are f32. A
+ * they are f32. A chunk has `classifier_rows` rows, or half as many if it has f32 logits
+ * and the GEMMs have bf16 inputs. A
  * block reads its row for the maximum and the sum of exponentials (online softmax), and again to
  * write dz. Asynchronous copies keep as much of the row in shared memory as fits, so the device
  * memory is read once for rows of up to 115,000 logits in bf16, or 57,000 in f32. The second pass

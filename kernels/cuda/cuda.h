@@ -89,8 +89,8 @@ int64_t cuda_logits_stride(int64_t vocabulary);
 /* cuda_logits_bytes - return the size of the logits of these rows. */
 size_t cuda_logits_bytes(enum dtype dtype, int64_t rows, int64_t vocabulary);
 
-/* cuda_f32_rows - return the rows of a chunk of f32 logits in the memory of `rows` rows in bf16,
- * with one half row more if `rows` is odd. */
+/* cuda_f32_rows - return the number of rows of a chunk with f32 logits: half of `rows`, the number
+ * of rows in bf16, rounded up. */
 int64_t cuda_f32_rows(int64_t rows);
 
 /* cuda_row_stats_bytes - return the size of the statistics of rows over `parts`

@@ -3,7 +3,7 @@
 
 #include "kernels/cuda/gpu.cuh"
 
-/* ADD_THREADS: threads of a block that adds columns. ADD_ROWS: rows in its shared memory. */
+/* A block of ADD_THREADS threads adds columns. Its shared memory has space for ADD_ROWS rows. */
 enum { ADD_THREADS = 256, ADD_ROWS = 256 };
 
 /* add_lanes - add the terms of the lanes of a warp to `sum`, in the order of the lanes.
@@ -25,7 +25,7 @@ GPU_INLINE double add_lanes(double sum, double term, int lane, double *shared)
  *
  * Shapes    shared [ADD_ROWS, COLUMNS];  COLUMNS <= ADD_THREADS
  * Order     all ADD_THREADS threads of the block must call it
- * Returns   the sum of column c to thread c, 0 to the other threads */
+ * Returns   the sum of column c on thread c, 0 on the other threads */
 template <int COLUMNS>
 GPU_INLINE double add_columns(const double *terms, int64_t rows, double *shared)
 {

@@ -243,7 +243,7 @@ int open(const char *path, int flags, ...)
     return -1;
 }
 
-/* Errors of other calls than flock are not taken for missing locks: HDF5 does not try again. */
+/* If a call other than flock fails, h5file_create does not try again without locks. */
 static void test_no_second_try(void)
 {
     hid_t file;

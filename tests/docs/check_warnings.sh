@@ -20,7 +20,7 @@ diff "$folder/program" "$folder/page" || {
     exit 1
 }
 
-# W-LOCK: the guide has the first version of HDF5 that the code uses without locks.
+# W-LOCK: the guide must name the oldest version of HDF5 that the code can use without locks.
 parts='([0-9]+), ([0-9]+), ([0-9]+)'
 version=$(sed -nE "s/^#if H5_VERSION_GE\($parts\)/\1.\2.\3/p" datasets/shard/h5file.c)
 grep -qF "HDF5 $version or newer" docs/guide/multi_node.md || {

@@ -467,7 +467,7 @@ static void test_without_gradient(struct kernels *k)
     p.c.gradient = false;
     CHECK_OK(classifier_run(k, without.losses.data, NULL, tensor_absent(), tensor_absent(), p.x,
                             p.w, p.targets, &p.c));
-    /* a GPU has f32 logits here, and then adds in another order */
+    /* In bf16, a GPU has f32 logits without a gradient, and adds in another order. */
     double tolerance = OPERATION_ON_GPU && kernels_dtype(k) == DTYPE_BF16 ? 1e-6 : 0;
     CHECK(operation_difference(with.losses, without.losses) <= tolerance);
     for (int64_t i = 0; i < s->rows; i++) {

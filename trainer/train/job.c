@@ -265,8 +265,8 @@ static status create_rollback(struct job *job)
                : STATUS_OK;
 }
 
-/* Returns whether the hosts decide about spikes, although the ranks may have GPUs. All ranks must
- * decide equally, but the scores of GPUs of different models can differ in the last bit. */
+/* Returns whether the hosts decide about spikes even if the ranks have GPUs. All ranks must make
+ * the same decision, but scores from GPUs of different models can differ in the last bit. */
 static bool decides_on_host(const struct session *s)
 {
     const struct recipe *r = &s->recipe;

@@ -205,8 +205,8 @@ bool manifest_report_fault(char *reason, const char *format, ...)
     return false;
 }
 
-/* A reason that reports missing memory begins with "out of memory for". All others that contain
- * text from a manifest begin with the name of the file. */
+/* A reason that reports missing memory begins with "out of memory for". All other reasons
+ * that contain text from a manifest begin with the name of the file. */
 static const char memory_fault[] = "out of memory for the manifest";
 enum { MEMORY_FAULT_PREFIX = 17 };
 

@@ -204,7 +204,7 @@ static void test_bad_lists(void)
     check_lists(WITH_SHARD("{" SHARD ", \"file\": \"a.h5\"}"), "'file' occurs twice");
     check_lists(WITH_SHARD("{" SHARD ", \"dataset\": \"../x\"}"), "invalid dataset name");
     check_lists(WITH_SHARD("{" SHARD "}, {" SHARD "}"), "two shards overlap");
-    /* the name of a tensor cannot pretend that memory is missing */
+    /* The name of a tensor does not become an error about missing memory. */
     check_lists(FILES ", \"tensors\": [{\"family\": \"model\", \"name\": \"out of memory for x\", "
                       "\"dtype\": \"f64\", \"shape\": [4], \"pieces\": [{}]}]",
                 "manifest.json: out of memory for x");

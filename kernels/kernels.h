@@ -461,7 +461,7 @@ struct adamw {
     enum dtype moment_dtype;  /* DTYPE_BF16: the moments are rounded stochastically */
     uint64_t moment_keys[2];  /* random_key(seed, RANDOM_MOMENTS, step, 2 * parameter + 0 or 1) */
     const struct update_control *control; /* replaces gradient_scale; NULL: unused */
-    const double *trust_ratio; /* lamb_apply: base_rate *trust_ratio replaces learning_rate */
+    const double *trust_ratio; /* lamb_apply: times base_rate, it replaces learning_rate */
     double base_rate;
 };
 
@@ -497,7 +497,7 @@ status lamb_moments(struct kernels *k, double *sums, const float *weights, void 
 /* lamb_apply - second half of a LAMB step: w -= learning_rate u, u recomputed from the moments.
  *
  * Shapes    as adamw_update
- * Units     learning_rate, or base_rate *trust_ratio, includes the trust ratio |w| / |u|
+ * Units     learning_rate, or base_rate times *trust_ratio, includes the trust ratio |w| / |u|
  * Source    as lamb_moments */
 status lamb_apply(struct kernels *k, float *weights, bf16 *copy, const void *moment1,
                   const void *moment2, int64_t count, const struct adamw *settings);

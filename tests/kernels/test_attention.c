@@ -510,7 +510,7 @@ static void test_nan(struct kernels *k)
     release_tensors(&m);
 }
 
-/* The results of a sequence do not depend on its neighbours, even if they contain NaN. */
+/* The results of a sequence do not depend on its neighbors, even if they contain NaN. */
 static void test_neighbours(struct kernels *k, int64_t width)
 {
     const struct shape both = {"", 1, 1, width, false, 0, 2, {75, 40}, {75, 40}, 1, 0};

@@ -202,7 +202,7 @@ static void test_rounding(struct kernels *k, struct kernels *other, int64_t coun
 }
 
 /* Tests every bf16 number with several patterns in the 16 bits below. The result is one of the two
- * neighbours, or the number itself if these bits are 0. Above the largest finite number it equals
+ * neighbors, or the number itself if these bits are 0. Above the largest finite number it equals
  * rounding to nearest. */
 static void test_rounding_values(struct kernels *k)
 {
@@ -252,7 +252,7 @@ static void count_rounded_up(struct tensor copy, struct tensor before, bf16 uppe
     }
 }
 
-/* Over many draws, the mean is the number itself, and draws of neighbours and of steps are
+/* Over many draws, the mean is the number itself, and draws of neighbors and of steps are
  * independent. The tolerance is five standard deviations, which one test in two million exceeds.
  * The seed is fixed. */
 static void test_rounding_mean(struct kernels *k)

@@ -557,7 +557,7 @@ static void test_rowwise_cast(struct kernels *k)
 {
     enum { ROWS = 208, COLUMNS = 64 };
     struct tensor x = operation_tensor(kernels_dtype(k), CAST_ROWS, WIDTH, WIDTH);
-    fill_bf16(x); /* a row has 16 neighbours */
+    fill_bf16(x); /* a row has 16 neighbors */
     check_rowwise_cast(k, x, false);
     operation_release(&x);
     x = operation_tensor(kernels_dtype(k), ROWS, COLUMNS, COLUMNS);

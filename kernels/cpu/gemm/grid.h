@@ -68,7 +68,7 @@ struct grid grid_make(const struct matmul_call *call);
 /* grid_divide - divide the output c into units of these sizes. */
 struct grid grid_divide(int64_t unit_rows, int64_t unit_columns, const struct tensor *c);
 
-/* grid_block - return unit `index`. Units are numbered down the columns, so that neighbours share
+/* grid_block - return unit `index`. Units are numbered down the columns, so that neighbors share
  * their part of b. */
 struct matmul_block grid_block(const struct grid *g, const struct tensor *c, int64_t index);
 

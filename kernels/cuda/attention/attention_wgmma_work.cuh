@@ -429,7 +429,7 @@ GPU_INLINE void compute_probabilities(float (&s)[N][4], const attention_task<bf1
     }
 }
 
-/* Returns whether an accumulator from BEGIN on has a sign: no, but ptxas does not know it. */
+/* Returns whether an accumulator from BEGIN on is negative. None is, but ptxas cannot detect it. */
 template <int BEGIN, int N> GPU_INLINE bool has_sign(const float (&p)[N][4])
 {
     uint32_t bits = 0;

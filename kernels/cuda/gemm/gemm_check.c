@@ -223,7 +223,7 @@ static status fill_fp8(struct kernels *k, struct tensor t)
     return STATUS_OK;
 }
 
-/* Sets row-wise factors to powers of two, so that neighbouring factors differ. */
+/* Sets row-wise factors to powers of two, so that adjacent factors differ. */
 static status fill_factors(struct kernels *k, const float *factors, int64_t count)
 {
     size_t bytes = (size_t)count * sizeof *factors;

@@ -12,7 +12,7 @@
  *           noise of the loss. They do not contain its decrease, which is fast at first.
  *           0.02 is a deviation of 2 %. It prevents large scores if the loss is very even.
  *           `predictions` is the number of terms of which the loss is the mean, such as tokens or
- *           labelled rows. One row of a small batch can change the mean by 1 / sqrt(predictions).
+ *           labeled rows. One row of a small batch can change the mean by 1 / sqrt(predictions).
  *           A loss below 1 has heavier tails than its logarithm shows. The score of the loss is
  *           therefore at most (loss - exp(mean)) sqrt(predictions).
  * Spike     a step is a spike if a score exceeds 6, or if a value is not finite. The first 64

@@ -114,10 +114,11 @@ status checkpoint_shards_snapshot(struct checkpoint_save_state *save,
 
 /* checkpoint_write_files - write, sync and hash the files of save->rank, and fill save->written.
  *
- * Errors    STATUS_WRITE, STATUS_CREATE, STATUS_PERMISSION naming the file */
+ * Errors    STATUS_WRITE or STATUS_PERMISSION, naming the file */
 status checkpoint_write_files(struct checkpoint_save_state *save);
 
 /* checkpoint_write_manifest - write the manifest, which is the last file of a folder.
  *
- * Errors    STATUS_INTERNAL if the shards do not tile every tensor; errors of file_write */
+ * Errors    STATUS_INTERNAL if the shards do not tile every tensor; STATUS_WRITE or
+ *           STATUS_PERMISSION, naming the file */
 status checkpoint_write_manifest(const char *folder, const struct manifest *whole);

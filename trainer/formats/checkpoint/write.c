@@ -331,12 +331,16 @@ static status write_all(struct checkpoint_save_state *save)
 
 /* Changes STATUS_CREATE and STATUS_NO_INPUT to STATUS_WRITE: the folder was created before, so the
  * cause is a full or failing disk or a removed folder, and not a wrong run_dir. */
+static status change_to_write(status result)
+{
+    return result == STATUS_CREATE || result == STATUS_NO_INPUT ? status_change(STATUS_WRITE)
+                                                                : result;
+}
+
 status checkpoint_write_files(struct checkpoint_save_state *save)
 {
     h5file_init();
-    status result = write_all(save);
-    return result == STATUS_CREATE || result == STATUS_NO_INPUT ? status_change(STATUS_WRITE)
-                                                                : result;
+    return change_to_write(write_all(save));
 }
 
 /* ---- manifest ---- */
@@ -351,7 +355,7 @@ status checkpoint_write_manifest(const char *folder, const struct manifest *whol
     TRY(manifest_to_text(whole, &text, &bytes));
     status result = file_join(path, folder, MANIFEST_FILE);
     if (result == STATUS_OK) {
-        result = file_write(path, text, bytes);
+        result = change_to_write(file_write(path, text, bytes));
     }
     free(text);
     return result;

@@ -5,6 +5,7 @@
 #include "base/memory.h"
 #include "tests/check.h"
 #include "tests/linear_time.h"
+#include "trainer/formats/checkpoint/checkpoint_impl.h"
 #include "trainer/formats/checkpoint/manifest.h"
 
 enum { TENSOR_COUNT = 25000, SPLIT = 20000 };
@@ -155,6 +156,10 @@ static void check_lists(const char *lists, const char *fault)
         exit(1);
     }
     CHECK(!good || (m.file_count == 1 && m.tensor_count == 1 && m.files[0].bytes == 7));
+    if (good) { /* the folder of a save exists before, so a missing folder is an error of writing */
+        CHECK_FAILS(checkpoint_write_manifest("no-such-folder", &m), STATUS_WRITE,
+                    "no-such-folder/manifest.json");
+    }
     manifest_destroy(&m);
 }
 

@@ -461,7 +461,7 @@ struct adamw {
     enum dtype moment_dtype;  /* DTYPE_BF16: the moments are rounded stochastically */
     uint64_t moment_keys[2];  /* random_key(seed, RANDOM_MOMENTS, step, 2 * parameter + 0 or 1) */
     const struct update_control *control; /* replaces gradient_scale; NULL: unused */
-    const double *trust_ratio; /* lamb_apply: times base_rate, it replaces learning_rate */
+    const double *trust_ratio; /* lamb_apply: its product with base_rate replaces learning_rate */
     double base_rate;
 };
 

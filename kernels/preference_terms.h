@@ -140,7 +140,7 @@ PREFERENCE_INLINE struct preference_gradient compute_apo_down_loss(double beta, 
     return g;
 }
 
-/* Computes a loss that reads one pair at a time; zeros for the others. */
+/* Computes a loss that reads one pair at a time. Returns zeros for all other losses. */
 PREFERENCE_INLINE struct preference_gradient compute_term(const struct preference_settings *s,
                                                           enum preference_loss loss,
                                                           const struct preference_pair *pair)

@@ -54,8 +54,8 @@ trainer/setup: base base/device base/thread kernels/kernels.h kernels/fp8.h comm
   comm/device/device.h datasets/loader datasets/shard datasets/tokenizer trainer/recipe
   trainer/model trainer/objective
 trainer/formats/json: base
-trainer/formats/checkpoint: base base/device base/thread comm/comm.h comm/partition.h
-  datasets/shard/h5file.h trainer/formats/json
+trainer/formats/checkpoint: base base/device base/thread kernels/spike_score.h comm/comm.h
+  comm/partition.h datasets/shard/h5file.h trainer/formats/json
 trainer/formats/weights: base trainer/recipe trainer/model trainer/optimizer trainer/setup
   trainer/formats/checkpoint
 trainer/formats/huggingface: base datasets/shard datasets/text datasets/tokenizer datasets/chat

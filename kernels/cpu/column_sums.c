@@ -1,9 +1,10 @@
-/* Column sums. Rows are added in two levels, so that the rounding error grows at most with the
- * square root of their number: first the rows of each block, then the sums of the blocks in order.
+/* Column sums. Rows are added in two levels: first the rows of each block, then the sums of the
+ * blocks in order. For N rows in blocks of R, the bound of the rounding error grows with R + N / R
+ * instead of N.
  *
- * Columns   Each row is in another page, so the threads split the columns, in units of several
- *           cache lines, unless these units are uneven (division_is_uneven).
- * Blocks    If they are uneven, the threads split the blocks of rows too. They store the sums of
+ * Columns   Consecutive rows are in different pages. The threads therefore split the columns, in
+ *           units of several cache lines, unless this division is uneven (division_is_uneven).
+ * Blocks    If it is uneven, the threads split the blocks of rows too. They store the sums of
  *           the blocks of a round in scratch memory, and then add them by columns. The order of the
  *           additions is the same, so the bits are the same too. */
 #include "kernels/cpu/linear.h"

@@ -7,15 +7,15 @@
  * q = (1 - eps) onehot(target) + eps / V, and z_target by the mean of z with the weights q.
  *
  * In a pass with gradients, logits have the type of the GEMMs, and dz overwrites them. Otherwise
- * they are f32. A chunk has `classifier_rows` rows, or half as many if it has f32 logits
- * and the GEMMs have bf16 inputs. A
- * block reads its row for the maximum and the sum of exponentials (online softmax), and again to
- * write dz. Asynchronous copies keep as much of the row in shared memory as fits, so the device
- * memory is read once for rows of up to 115,000 logits in bf16, or 57,000 in f32. The second pass
- * begins at the end of the row, because the logits that are not in shared memory may still be in
- * the L2 cache. For entropies, mean logits and label smoothing, the block reads the row once more
- * between these passes. If the vocabulary is sharded over ranks, each pass is a separate launch,
- * and the statistics of the rows (struct row_stats) are gathered between them.
+ * they are f32. A chunk has `classifier_rows` rows, or half as many if it has f32 logits and the
+ * GEMMs have bf16 inputs. A block reads its row for the maximum and the sum of exponentials (online
+ * softmax), and again to write dz. Asynchronous copies keep as much of the row in shared memory as
+ * fits, so the device memory is read once for rows of up to 115,000 logits in bf16, or 57,000 in
+ * f32. The second pass begins at the end of the row, because the logits that are not in shared
+ * memory may still be in the L2 cache. For entropies, mean logits and label smoothing, the block
+ * reads the row once more between these passes. If the vocabulary is sharded over ranks, each pass
+ * is a separate launch, and the statistics of the rows (struct row_stats) are gathered between
+ * them.
  *
  * Launch    a block for each row of the chunk; 128 threads for rows of up to 4096 logits, 512 for
  *           up to 32768, otherwise 1024. Shared memory: 20 bytes for each of 32 warps, and the
@@ -47,7 +47,7 @@ template <typename T> struct rows_task {
     bool gradient;
     int64_t stride;
     int padded, vocabulary; /* columns of dz, and columns with an id; dz is 0 in others */
-    int64_t first;          /* id of this shard */
+    int64_t first;          /* first vocabulary id of this shard */
     int64_t ignored;
     struct row_stats
         *local_stats; /* [rows]: write only these statistics; nullptr: write the results */

@@ -575,6 +575,9 @@ static void test_chunk_rows(void)
                                               .training = cases[i].training};
         CHECK_EQUAL(cuda_classifier_rows(DTYPE_F32, &limits), cases[i].f32);
         CHECK_EQUAL(cuda_classifier_rows(DTYPE_BF16, &limits), cases[i].bf16);
+        /* a pass without gradients has f32 logits in the same memory */
+        CHECK(cuda_logits_bytes(DTYPE_F32, cuda_f32_rows(cases[i].bf16), cases[i].vocabulary) <=
+              cuda_scratch_bytes(DTYPE_BF16, cases[i].bf16, &limits));
     }
 }
 

@@ -77,8 +77,7 @@ static status skip_update(struct job *job, struct spike_event *e)
 static void rewind_counters(const struct spike_response *response, struct job *job, int64_t samples)
 {
     struct checkpoint_spikes spikes = job->state.spikes;
-    spikes.loss = response->copy.spikes.loss;
-    spikes.gradient_norm = response->copy.spikes.gradient_norm;
+    spikes.averages = response->copy.spikes.averages;
     spikes.updated_step = response->copy.spikes.updated_step;
     job->state = response->copy;
     job->state.samples = samples;

@@ -45,7 +45,8 @@ static void test_scores(void)
     CHECK(score.gradient_norm == 0);
     s = before;
     CHECK(observe_step(&s, exp(1.2), 1).is_spike);
-    CHECK(s.loss.mean - before.loss.mean <= 3 * 0.17725 / 16); /* the value is limited */
+    CHECK(s.averages.loss.mean - before.averages.loss.mean <=
+          3 * 0.17725 / 16); /* the value is limited */
     s = before;
     CHECK(!observe_step(&s, exp(-9.0), 1).is_spike); /* a low loss is no spike */
     s = before;
@@ -172,7 +173,7 @@ static void test_older_manifest(void)
     CHECK_OK(hash_memory(text, (size_t)(end - text), digest));
     memcpy(end + strlen(tail), digest, strlen(digest));
     CHECK(manifest_parse(text, strlen(text), &parsed, reason));
-    CHECK(parsed.state.spikes.updated_step == 20 && parsed.state.spikes.loss.count == 0);
+    CHECK(parsed.state.spikes.updated_step == 20 && parsed.state.spikes.averages.loss.count == 0);
     CHECK(parsed.state.spikes.skipped_count == 0);
     manifest_destroy(&m);
     manifest_destroy(&parsed);

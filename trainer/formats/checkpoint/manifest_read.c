@@ -71,7 +71,8 @@ static status read_field(struct json_members *text, struct field *field)
                                           : json_members_skip_list(text, field->out);
 }
 
-/* Reads an item. Unknown fields are skipped. *is_complete is false if a field is not found. */
+/* Reads an item and skips unknown fields. *is_complete is false if a required field is missing or
+ * if a field has a wrong type. */
 static status read_item(struct json_members *text, struct field *fields, int count,
                         bool *is_complete)
 {

@@ -1,6 +1,6 @@
 #include "trainer/formats/checkpoint/manifest_spikes_impl.h"
 
-static json_t *trend_to_json(const struct checkpoint_trend *trend)
+static json_t *trend_to_json(const struct spike_trend *trend)
 {
     return json_pack("{s:f, s:f, s:f, s:I}", "mean", trend->mean, "change", trend->change, "last",
                      trend->last, "count", (json_int_t)trend->count);
@@ -14,14 +14,15 @@ json_t *manifest_spikes_to_json(const struct checkpoint_spikes *spikes)
         json_array_append_new(skipped,
                               json_pack("[I, I]", (json_int_t)s->first, (json_int_t)s->end));
     }
-    return json_pack("{s:o, s:o, s:I, s:I, s:I, s:o}", "loss", trend_to_json(&spikes->loss),
-                     "grad_norm", trend_to_json(&spikes->gradient_norm), "updated_step",
+    return json_pack("{s:o, s:o, s:I, s:I, s:I, s:o}", "loss",
+                     trend_to_json(&spikes->averages.loss), "grad_norm",
+                     trend_to_json(&spikes->averages.gradient_norm), "updated_step",
                      (json_int_t)spikes->updated_step, "count", (json_int_t)spikes->count,
                      "rollbacks", (json_int_t)spikes->rollbacks, "skipped_samples", skipped);
 }
 
 /* JSON has no infinities and no NaN, so the numbers are finite. */
-static bool parse_trend(json_t *field, struct checkpoint_trend *out)
+static bool parse_trend(json_t *field, struct spike_trend *out)
 {
     json_int_t count = 0;
     bool good = json_unpack(field, "{s:F, s:F, s:F, s:I}", "mean", &out->mean, "change",
@@ -52,8 +53,8 @@ bool manifest_parse_spikes(json_t *field, int64_t step, struct checkpoint_spikes
     *out = (struct checkpoint_spikes){.skipped_count = 0};
     bool good = json_unpack(field, "{s:I, s:I, s?I}", "updated_step", &updated, "count", &count,
                             "rollbacks", &rollbacks) == 0 &&
-                parse_trend(json_object_get(field, "loss"), &out->loss) &&
-                parse_trend(json_object_get(field, "grad_norm"), &out->gradient_norm) &&
+                parse_trend(json_object_get(field, "loss"), &out->averages.loss) &&
+                parse_trend(json_object_get(field, "grad_norm"), &out->averages.gradient_norm) &&
                 parse_skipped(json_object_get(field, "skipped_samples"), out);
     out->updated_step = updated;
     out->count = count;

@@ -3,13 +3,7 @@
 
 #include <stdint.h>
 
-/* Moving averages of the logarithm of a value (trainer/train/step/spike.h). */
-struct checkpoint_trend {
-    double mean;
-    double change; /* mean absolute change from one value to the next */
-    double last;   /* the last value that entered the averages */
-    int64_t count; /* values so far */
-};
+#include "kernels/spike_score.h"
 
 /* Samples [first, end) of the run, as the loader counts them. */
 struct checkpoint_samples {
@@ -20,7 +14,7 @@ enum { CHECKPOINT_SPIKES_MAX = 64 };
 
 /* The loss spikes of a run so far. */
 struct checkpoint_spikes {
-    struct checkpoint_trend loss, gradient_norm;
+    struct spike_averages averages;
     int64_t updated_step; /* the step of the last update of the weights */
     int64_t count;        /* spikes that were skipped or rolled back */
     int64_t rollbacks;    /* those that were rolled back to this step */

@@ -33,12 +33,6 @@
 #include "kernels/spike_score.h"
 #include "trainer/formats/checkpoint/state.h"
 
-/* spike_get_averages - return the averages, for the device. */
-struct spike_averages spike_get_averages(const struct checkpoint_spikes *spikes);
-
-/* spike_set_averages - store averages that the device has computed. */
-void spike_set_averages(struct checkpoint_spikes *spikes, const struct spike_averages *averages);
-
 /* spike_observe - compute the scores of a step and add its values to the averages.
  *
  * Units     predictions: number of terms of which the loss is the mean */

@@ -319,7 +319,7 @@ static void compute_loss(const struct step *s, double squares, const struct spik
     out->gradient_norm = sqrt(squares) * get_gradient_scale(out);
     out->loss = objective_loss(s->parts.objective, out->sums);
     if (on_device != NULL) {
-        spike_set_averages(s->parts.spikes, &on_device->averages);
+        s->parts.spikes->averages = on_device->averages;
         out->spike = on_device->score;
         out->skipped = out->spike.is_spike;
     } else if (s->parts.spikes != NULL) {
@@ -387,7 +387,7 @@ static status set_averages(const struct step *s)
         loss.sum[loss.terms] = m->sum;
         loss.count[loss.terms++] = m->count;
     }
-    const struct spike_averages averages = spike_get_averages(s->parts.spikes);
+    const struct spike_averages averages = s->parts.spikes->averages;
     return decision_set_averages(s->decision, &averages, &loss);
 }
 

@@ -156,7 +156,7 @@ static void check_lists(const char *lists, const char *fault)
         exit(1);
     }
     CHECK(!good || (m.file_count == 1 && m.tensor_count == 1 && m.files[0].bytes == 7));
-    if (good) { /* the folder of a save exists before, so a missing folder is an error of writing */
+    if (good) { /* a save creates its folder first, so a missing folder is a write error */
         CHECK_FAILS(checkpoint_write_manifest("no-such-folder", &m), STATUS_WRITE,
                     "no-such-folder/manifest.json");
     }

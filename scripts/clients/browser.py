@@ -27,6 +27,7 @@ class Browser:
         self.process = subprocess.Popen(
             [chromium, "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
              "--remote-debugging-port=0", f"--user-data-dir={folder}", "about:blank"],
+            env=dict(os.environ, TMPDIR=str(folder)),  # a killed Chromium leaves its folders
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         port_file = pathlib.Path(folder) / "DevToolsActivePort"
         wait_for(lambda: port_file.exists() and port_file.read_text().count("\n") >= 1,

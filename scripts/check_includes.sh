@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Checks the #include lines of the project: the include table below, include cycles, and the folders
-# that may include the headers of a vendor.
+# that may include the headers of a vendor. Also checks that docs/design/architecture.md lists the
+# folders of the table.
 #
 #   scripts/check_includes.sh [--self-test] [ROOT]
 #
@@ -11,12 +12,14 @@ set -f # the patterns below are for `case`; they are not expanded to file names
 
 # The include table. A row consists of a folder and the folders or single headers that its files may
 # include in addition to the folder itself. An indented line continues a row. A row may contain only
-# folders of the rows above it; therefore there is no cycle between folders.
+# folders of the rows above it; therefore there is no cycle between folders. The section Folders of
+# docs/design/architecture.md has the same rows in the same order (check_page).
 newline=$'\n'
 table='
 base:
 base/device: base
 base/thread: base
+base/input: base
 kernels: base base/device
 kernels/cpu: base base/device base/thread kernels
 kernels/cpu/attention: base kernels/cpu
@@ -30,7 +33,6 @@ comm/shared: base comm comm/watchdog
 comm/host: base comm comm/shared comm/watchdog
 comm/device: base base/device base/thread comm comm/watchdog
 comm/bucket: base base/device comm
-base/input: base
 datasets/rows: base base/input
 datasets/shard: base
 datasets/sentencepiece: base base/thread
@@ -123,6 +125,20 @@ read_table() {
         known+="$folder "
     done <<<"${table//$newline  / }"
     return $broken
+}
+
+# check_page PAGE: the section "Folders" of this page has the folders of the table in their order.
+check_page() {
+    local difference
+    [ -e "$1" ] || return 0
+    difference=$(diff <(sed -n 's/^\([a-z/]*\):.*/\1/p' <<<"$table") <(sed -n '/^## Folders/,/^## /{
+        /^| `\(base\|comm\|datasets\|kernels\|trainer\)\//s/^| `\([a-z/]*\)\/`.*/\1/p; }' "$1")) ||
+        {
+            echo "$1: the section Folders differs from the include table of" \
+                "scripts/check_includes.sh ('<'):"
+            grep '^[<>]' <<<"$difference"
+            return 1
+        }
 }
 
 # is_allowed FILE HEADER: whether this file may include this header of the project.
@@ -343,6 +359,18 @@ self_test() {
         missed=1
         ;;
     esac
+    printf '## Folders\n\n| `%s/` | content |\n## Next\n' base >"$root/page.md"
+    case $(table="base:${newline}comm: base" check_page "$root/page.md" || true) in
+    *"< comm"*) ;;
+    *)
+        echo "self-test: not reported: a folder that the page does not list"
+        missed=1
+        ;;
+    esac
+    if ! table="base:" check_page "$root/page.md"; then
+        echo "self-test: the check rejects a page that lists all folders"
+        missed=1
+    fi
     may_include=()
     if table="kernels: base${newline}base:" read_table >/dev/null; then
         echo "self-test: not reported: a row that contains a folder below it"
@@ -357,7 +385,8 @@ if [ "${1:-}" = --self-test ]; then
     echo "check_includes: the check reports every known violation"
     exit 0
 fi
-if ! check_tree "${1:-$(dirname "$0")/..}"; then
+root=${1:-$(dirname "$0")/..}
+if ! check_page "$root/docs/design/architecture.md" || ! check_tree "$root"; then
     echo "check_includes: the lines above break the include rules (docs/design/architecture.md)" >&2
     exit 1
 fi

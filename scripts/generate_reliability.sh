@@ -39,20 +39,19 @@ PAGE
 
 `ctest --preset release -L '^fault$'` runs the whole matrix. Each test of a row has the label
 `fault_NAME`, so that `ctest --preset release -L '^fault_rank_hangs$'` runs one row. A test that
-cannot run on a machine is skipped and prints the reason. Rows that have been timed have the test
-time.
+cannot run on a machine is skipped and prints the reason.
 
-PAGE
-    sed -n 's/^# measured: //p' $times | fmt -w 100
-    cat <<'PAGE'
+The time of a row is the sum over its tests. The machines are AMD EPYC, 2 cores of a virtual machine
+that was shared with other work; the load is the load average.
 
-| | label | test time | note |
-|---|---|---|---|
+| | label | test time | measured | note |
+|---|---|---|---|---|
 PAGE
     awk -F'\t' '
         /^#/ { next }
-        FNR == NR { if ($2 == "passed") seconds[$1] = $3 " s"; next }
-        { printf "| %s | `fault_%s` | %s | %s |\n", $2, $1, seconds[$1], $7 }' $times $matrix
+        FNR == NR { if ($2 == "passed") { seconds[$1] = $3 " s"; measured[$1] = $4 }; next }
+        { printf "| %s | `fault_%s` | %s | %s | %s |\n", $2, $1, seconds[$1], measured[$1], $7 }
+        ' $times $matrix
 }
 
 if [ "${1:-}" != --check ]; then

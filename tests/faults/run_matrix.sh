@@ -5,9 +5,9 @@
 #
 # FOLDER is a build folder (default: build). --only selects tests by their name. --jobs runs N tests
 # at the same time, except those that need the whole machine. With --record the results are written
-# to times.tsv and the page docs/reference/reliability.md, together with the date and this
-# description of the machine. The time of a row is the sum over its tests. Rows of which a test was
-# not run keep their results. The reason of each skipped test is printed.
+# to times.tsv and the page docs/reference/reliability.md, each row with the date and this
+# description of the machine, such as "Zen 4, load 20". The time of a row is the sum over its tests.
+# Rows of which a test was not run keep their results. The reason of each skipped test is printed.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 machine='' jobs=1 only=. failed=no
@@ -36,7 +36,9 @@ awk -F'"' '/<testcase name=/ { name = $2 }
 # From the report of ctest: NAME RESULT SECONDS of each test.
 expression='<testcase name="\([^"]*\)".* time="\([0-9.e+-]*\)" status="\([a-z]*\)"'
 sed -n "s/.*$expression.*/\\1 \\3 \\2/p" "$report" >"$report.rows"
-awk -F'\t' -v report="$report.rows" -v old=tests/faults/times.tsv '
+[ "$jobs" = 1 ] || machine=${machine:+$machine, $jobs tests at the same time}
+awk -F'\t' -v report="$report.rows" -v old=tests/faults/times.tsv \
+    -v measured="$(date +%F), $machine" '
     BEGIN {
         while ((getline line <report) > 0) {
             split(line, t, " ")
@@ -61,16 +63,13 @@ awk -F'\t' -v report="$report.rows" -v old=tests/faults/times.tsv '
             else if (s != "run" && result == "passed") result = "skipped"
             sum += seconds[names[i]]
         }
-        if (complete) printf "%s\t%s\t%.0f\n", $1, result, sum
+        if (complete) printf "%s\t%s\t%.0f\t%s\n", $1, result, sum, measured
         else if ($1 in before) print before[$1]
     }' tests/faults/matrix.tsv >"$report"
 cat "$report"
-[ "$jobs" = 1 ] || machine=${machine:+$machine; $jobs tests at the same time}
 if [ -n "$machine" ]; then
     {
-        printf '# measured: Measured on %s: %s. The time of a row is the sum over its tests.\n' \
-            "$(date +%F)" "$machine"
-        printf '# name\tresult\tseconds\n'
+        printf '# name\tresult\tseconds\tmeasured\n'
         cat "$report"
     } >tests/faults/times.tsv
     scripts/generate_reliability.sh

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Checks the rules of style that a program can check (CONTRIBUTING.md).
 #
-#   scripts/check_style.sh [OPTION] [ROOT]
+#   scripts/check_style.sh [--changed] [OPTION] [ROOT]
 #
-# Without an option all rules are checked. The rule `format` is skipped, with its reason, where
+# Without an option all rules are checked. --changed checks only the files that differ from the last
+# commit, and untracked files. The rule `format` is skipped, with its reason, where
 # clang-format is missing or has another version. Without ROOT, check_includes.sh and
 # check_excerpts.sh run too, except with --rules and --format. Options:
 #
@@ -59,31 +60,59 @@ list_files() {
     fi | grep -v '^scripts/style/self_test.txt$' | sort >"$work/all" || true
 }
 
+# list_checked: write the paths of the files to check to $work/checked.
+list_checked() {
+    if [ $changed = no ]; then
+        cp "$work/all" "$work/checked"
+        return
+    fi
+    [ -e .git ] || {
+        echo 'check_style: --changed needs a git repository' >&2
+        exit 64
+    }
+    {
+        git diff --name-only --relative HEAD
+        git ls-files --others --exclude-standard
+    } | sort -u | comm -12 - "$work/all" >"$work/checked"
+}
+
 # check_with PROGRAM PATHS [NOT]: run scripts/style/PROGRAM.awk on the files of which the path
 # matches the expression PATHS and not the expression NOT.
 check_with() {
-    grep -E "$2" "$work/all" | grep -vE "${3:-^$}" >"$work/list" || true
+    grep -E "$2" "$work/checked" | grep -vE "${3:-^$}" >"$work/list" || true
     awk -v list="$work/list" -f "$here/style/common.awk" -f "$here/style/$1.awk"
+}
+
+# check_names: run names.awk. The rule reads the other files of a folder too, because their names
+# and headers define the prefixes of the functions.
+check_names() {
+    awk '{ folder = $0; sub(/[^\/]*$/, "", folder) }
+        FNR == NR { is_checked[folder] = 1; next }
+        folder in is_checked' "$work/checked" "$work/all" | grep -E "$c_files" >"$work/list" || true
+    awk -v list="$work/list" -f "$here/style/common.awk" -f "$here/style/names.awk" |
+        awk -F'[\t:]' 'FNR == NR { is_checked[$0] = 1; next } $2 in is_checked' "$work/checked" -
 }
 
 # check_lines RULE REASON EXPRESSION PATHS [NOT]: no line of the files of which the path matches the
 # expression PATHS and not the expression NOT matches EXPRESSION.
 check_lines() {
-    grep -E "$4" "$work/all" | grep -vE "${5:-^$}" | xargs -r grep -HnE "$3" /dev/null |
+    grep -E "$4" "$work/checked" | grep -vE "${5:-^$}" | xargs -r grep -HnE "$3" /dev/null |
         awk -F: -v rule="$1" -v reason="$2" '{ print rule "\t" $1 ":" $2 ": " reason }' || true
 }
 
 check_length() {
-    grep -E '\.(c|h|cc|cu|cuh|sh|py|awk)$' "$work/all" | xargs -r awk -v limit=$longest_file '
-        FNR == limit + 1 {
-            print "length\t" FILENAME ":" FNR ": more than " limit " lines; split the file by idea"
-        }'
+    { grep -E '\.(c|h|cc|cu|cuh|sh|py|awk)$' "$work/checked" || true; } |
+        xargs -r awk -v limit=$longest_file '
+            FNR == limit + 1 {
+                print "length\t" FILENAME ":" FNR ": more than " limit " lines; split the file by" \
+                    " idea"
+            }'
 }
 
 # check_heads: a source file without a header of the same name begins with a comment.
 check_heads() {
     local file start
-    grep -E '^(base|comm|datasets|kernels|trainer)/.*\.(c|cu)$' "$work/all" |
+    grep -E '^(base|comm|datasets|kernels|trainer)/.*\.(c|cu)$' "$work/checked" |
         while IFS= read -r file; do
             if [ -e "${file%.*}.h" ] || [ -e "${file%.*}.cuh" ] || [ -e "${file%.*}_impl.h" ]; then
                 continue
@@ -98,7 +127,7 @@ check_heads() {
 
 check_run_bits() {
     local file start
-    grep -E '^scripts/.*\.(sh|py|sbatch)$|(^|/)test_[^/]*\.sh$|^\.ci/run$' "$work/all" |
+    grep -E '^scripts/.*\.(sh|py|sbatch)$|(^|/)test_[^/]*\.sh$|^\.ci/run$' "$work/checked" |
         while IFS= read -r file; do
             if IFS= read -r -n 2 start <"$file" && [ "$start" = '#!' ] && [ ! -x "$file" ]; then
                 printf 'run_bits\t%s:1: begins with #! and is not executable: chmod +x\n' "$file"
@@ -111,7 +140,7 @@ check_rules() {
     local text='\.(c|h|cc|cu|cuh|inc|sh|sbatch|py|awk|yaml|cmake)$|(^|/)CMakeLists\.txt$'
     check_with width \
         '\.(c|h|cc|cu|cuh|sh|sbatch|awk|md|cmake|yaml)$|(^|/)CMakeLists\.txt$|^\.ci/run$'
-    check_with names "$c_files"
+    check_names
     check_with docstrings '\.h$' '^tests/|_impl\.h$'
     check_with words "$text"'|\.(proto|md|in|1)$|^\.ci/run$' '^scripts/style/'
     awk -f "$here/style/folders.awk" "$work/all"
@@ -158,7 +187,7 @@ install_format() {
 
 # check_format: print `format TAB file:line: reason` for each line that $tool would change.
 check_format() {
-    grep -E "$c_files" "$work/all" | xargs -r "$tool" --dry-run 2>&1 |
+    { grep -E "$c_files" "$work/checked" || true; } | xargs -r "$tool" --dry-run 2>&1 |
         awk -F: '/: warning: / {
             print "format\t" $1 ":" $2 ": clang-format would change this line (--fix does it)"
         }' | sort -u
@@ -220,6 +249,32 @@ TOOL
     fi
 }
 
+# test_changed: --changed checks only changed and new files.
+test_changed() {
+    local tree=$work/changed
+    mkdir -p "$tree/base"
+    command -v git >/dev/null && git init -q "$tree" || {
+        echo 'self-test: --changed is not tested without git'
+        return
+    }
+    printf '/* %s */\nint base_first(void);\n' TO''DO >"$tree/base/first.c"
+    git -C "$tree" add base
+    git -C "$tree" -c user.name=test -c user.email=test@localhost commit -qm 'base: first'
+    expect_result 1 'base/first.c:1: unfinished: ' --rules "$tree"
+    expect_result 0 'clean' --changed "$tree"
+    printf '/* The file first.c permits this prefix. */\nint first_run(void);\n' \
+        >"$tree/base/first_part.c"
+    expect_result 0 'clean' --changed "$tree"
+    printf '/* No file permits this prefix. */\nint other_run(void);\n' >"$tree/base/second.c"
+    expect_result 1 'base/second.c:2: names: ' --changed "$tree"
+    expect_result 1 'check_style: 1 violations' --changed "$tree"
+    rm "$tree/base/second.c"
+    printf '/* A comment. */\nint base_first(void);\n/* %s */\n' TO''DO >"$tree/base/first.c"
+    expect_result 1 'base/first.c:3: unfinished: ' --changed "$tree"
+    rm -rf "$tree/.git"
+    expect_result 64 'needs a git repository' --changed "$tree"
+}
+
 self_test() {
     local tree=$work/tree i path
     missed=0
@@ -240,7 +295,7 @@ self_test() {
         >"$tree/base/long.c"
     printf '%s\t%s\n' folders comm/:1 folders kernels/cpu/:1 folders trainer/model/:1 \
         length base/long.c:$((longest_file + 1)) >>"$work/expected"
-    (cd "$tree" && list_files && check_rules) | sed 's/^\([^:]*:[0-9]*\):.*/\1/' |
+    (cd "$tree" && list_files && list_checked && check_rules) | sed 's/^\([^:]*:[0-9]*\):.*/\1/' |
         sort >"$work/found"
     sort -o "$work/expected" "$work/expected"
     if ! diff "$work/expected" "$work/found" >"$work/diff"; then
@@ -255,10 +310,15 @@ self_test() {
     expect_result 0 'clean' --rules "$work/small"
 
     test_format
+    test_changed
     return $missed
 }
 
-option=all folder=
+option=all folder='' changed=no
+if [ "${1:-}" = --changed ]; then
+    changed=yes
+    shift
+fi
 case ${1:-} in
 --ci)
     option=--ci folder=${2:?"--ci needs a folder"}
@@ -284,12 +344,13 @@ if [ "$option" = --self-test ]; then
 fi
 cd "${1:-$here/..}"
 list_files
+list_checked
 
 if [ "$option" != --rules ]; then
     if find_format "$folder" ||
         { [ "$option" = --ci ] && install_format "$folder" && find_format "$folder"; }; then
         if [ "$option" = --fix ]; then
-            grep -E "$c_files" "$work/all" | xargs -r "$tool" -i
+            grep -E "$c_files" "$work/checked" | xargs -r "$tool" -i
         fi
         check_format >>"$work/found"
     elif [ "$option" = --ci ]; then

@@ -3,7 +3,7 @@
  *
  * Taking memory from an arena never allocates. A step calls arena_mark, takes its arrays, and
  * releases them with arena_release. An arena created with 0 bytes only measures: arena_take returns
- * NULL and counts the bytes. The code that takes the arrays thus also computes the size needed. */
+ * NULL and counts the bytes. Therefore the code that takes the arrays also computes their size. */
 #pragma once
 
 #include <stddef.h>

@@ -37,7 +37,7 @@ void line_reader_close(struct line_reader *r)
     *r = (struct line_reader){.input = {.file = -1}};
 }
 
-/* Makes room for so many more bytes and the NUL. */
+/* Makes room for `more` further bytes and the NUL. */
 static status reserve_line(struct line_reader *r, size_t more)
 {
     size_t needed = r->bytes + more + 1, capacity = r->capacity == 0 ? 256 : 2 * r->capacity;

@@ -2,7 +2,7 @@
  *
  * Collectives are queued on a separate high-priority stream, after an event of the computing
  * stream. Their completion is an event for which the computing stream waits (comm_wait) and which
- * the host polls. Thus gradients are reduced while backward continues, and no call waits for
+ * the host polls. Therefore gradients are reduced while backward continues, and no call waits for
  * the device.
  *
  * Equal, adjacent ranges are one in-place reduce-scatter or all-gather. If the range of rank 0 is
@@ -341,8 +341,8 @@ static struct nccl_config make_config(const struct comm_device_options *options)
                                 .nvlink_centric_sched = undefined};
 }
 
-/* Creates the state and registers it before NCCL uses it. Thus the end of the job aborts it in any
- * case. Errors after this call end the job. */
+/* Creates the state and registers it before NCCL uses it, so that the end of the job always aborts
+ * it. Errors after this call end the job. */
 static status create_registered(struct comm *control, const struct comm_device_options *options,
                                 struct nccl_state **out)
 {

@@ -1,7 +1,7 @@
 /* Internals of the NCCL communicator: the part of NCCL's binary interface that it uses, and
  * its waits.
  *
- * The interface is declared here because nccl.h needs CUDA's headers. Thus every build can use NCCL
+ * The interface is declared here because nccl.h needs CUDA's headers. Every build can then use NCCL
  * if the machine has it. tests/comm/device/test_nccl_interface.c compares it with nccl.h, if that
  * is installed.
  *

@@ -10,8 +10,8 @@
  * ranges[r]. On one node both are one pass: when all ranks are ready, rank r adds its range of all
  * ranks' memory and writes the sum to all of them. Between nodes, one rank of each other node (its
  * handler for r) adds range r over its node and sends the sum to r. Rank r adds the sums of the
- * nodes in order. The result returns the same way. Thus each byte crosses the network as often as
- * in a ring algorithm. Every sum has a fixed order: ranks within a node, then nodes.
+ * nodes in order. The result returns the same way. Each byte therefore crosses the network as often
+ * as in a ring algorithm. Every sum has a fixed order: ranks within a node, then nodes.
  *
  * Functions of this file do not wait for other ranks, except shared_wait_until. A collective is a
  * state machine that shared_progress advances as far as possible. */

@@ -1,15 +1,22 @@
 /* Reads tokenizer.json, the format of Hugging Face `tokenizers`.
  *
- * Supported are a BPE model with byte-level words (pre_tokenizer ByteLevel, after a Split with a
- * pattern of pretokenizer.h and Digits if present), a BPE model over characters (char_bpe.c), the
- * character form of char.c, WordPiece (wordpiece_json.c) and Unigram (unigram_model.c). steps.c
- * reads the normalizers, splits and decoders. Everything else in the format would change ids. An
- * unsupported part or an unknown key is therefore an error that names it; it is never ignored.
+ * Five models are supported:
+ *
+ *   BPE over bytes        the pre_tokenizer is ByteLevel; before it, a Split with a pattern of
+ *                         pretokenizer.h and Digits are allowed
+ *   BPE over characters   char_bpe.c
+ *   single characters     char.c
+ *   WordPiece             wordpiece_json.c
+ *   Unigram               unigram_model.c
+ *
+ * steps.c reads the normalizers, splits and decoders. Everything else in the format would change
+ * ids. An unsupported part or an unknown key is therefore an error that names it; it is never
+ * ignored.
  *
  * A file may be malicious. Its size and number of values are limited before it is parsed, which
  * limits the memory; jansson limits the nesting. Each id and each token text may occur once. Ids
- * may have gaps, but not so many that the tables outgrow the file. The result of a merge must be
- * a token of the vocabulary, so tokens are never longer than the texts of the file and merges
+ * may have gaps, but the tables must not become larger than the file. The result of a merge must be
+ * a token of the vocabulary. Therefore no token is longer than the texts of the file, and merges
  * cannot form a cycle. */
 #include <inttypes.h>
 #include <jansson.h>

@@ -1,9 +1,9 @@
 /* Unigram models of tokenizer.json, as transformers writes them for T5, XLM-RoBERTa and others.
  *
- * datasets/sentencepiece/unigram.h segments each word that the pre-tokenizer makes. As in Hugging
- * Face `tokenizers`, scores and their sums have f64, consecutive unknown characters become one
- * token, and every piece of the vocabulary is found in a text, also the piece of a
- * special token. */
+ * datasets/sentencepiece/unigram.h segments each word that the pre-tokenizer makes. Three rules are
+ * those of Hugging Face `tokenizers`: scores and their sums are f64. Consecutive unknown characters
+ * become one token. Every piece of the vocabulary is found in a text, also the piece of a special
+ * token. */
 #include "datasets/tokenizer/unigram_model.h"
 
 #include <inttypes.h>

@@ -407,9 +407,9 @@ template <int REGISTERS> GPU_INLINE void gpu_registers_lower()
 {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS));
 }
-/* Marks registers of wgmma as read and written here. Use it on the accumulators after a wait, so
- * that the compiler moves no read of them before it, and before a fence on all registers that the
- * next wgmmas use, so that it moves no write of them after the fence. */
+/* Marks registers of wgmma as read and written here. Use it at two places. After a wait, use it on
+ * the accumulators, so that the compiler moves no read of them before the wait. Before a fence, use
+ * it on all registers of the next wgmmas, so that the compiler moves no write of them after it. */
 template <int N> GPU_INLINE void gpu_wgmma_order(float (&d)[N][4])
 {
 #pragma unroll

@@ -399,7 +399,7 @@ def compare(program, pages):
 
 
 def write_training():
-    """The bits that a model trained by the package needs for the last quarter of the licence."""
+    """The bits that a model trained by the package needs for the last quarter of the license."""
     root = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
     with open(os.path.join(root, "LICENSE"), encoding="utf-8") as file:
         text = " ".join(file.read().split())

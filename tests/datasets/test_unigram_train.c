@@ -100,8 +100,8 @@ static void test_one_word(void)
 
 /* ---- tokenizers ---- */
 
-/* Returns the licence with one space between its words. */
-static char *read_licence(size_t *bytes)
+/* Returns the license with one space between its words. */
+static char *read_license(size_t *bytes)
 {
     char path[FILE_PATH_BYTES], *text = NULL;
     const char *source = getenv("BIREME_SOURCE_DIR");
@@ -163,7 +163,7 @@ static void test_tokenizer(void)
                               "tab  two   spaces\n\n end ";
     json_t *reference = read_reference();
     size_t bytes = 0;
-    char *text = read_licence(&bytes);
+    char *text = read_license(&bytes);
     size_t split = (size_t)json_integer_value(json_object_get(reference, "split"));
     int64_t vocabulary = json_integer_value(json_object_get(reference, "vocabulary"));
     char *files[] = {folder_file("train.txt")};

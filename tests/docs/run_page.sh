@@ -14,7 +14,7 @@
 #   <!-- setup                 run the following lines, up to the line with the end of the comment
 #
 # All blocks of a page share one shell: variables, functions and the folder remain. `bireme` is on
-# PATH. The folder has copies of recipes/ and scripts/, and corpus/ with the text of the licence in
+# PATH. The folder has copies of recipes/ and scripts/, and corpus/ with the text of the license in
 # several files. Blocks that call mpirun are skipped if MPI is missing, and blocks that train in fp8
 # if the processor has no bf16. Exit code 77: skipped.
 #

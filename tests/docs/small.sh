@@ -22,7 +22,7 @@ small_recipe() {
         /^log:$/,/^[a-z]+:$/s/^( *every: )[0-9]+/\11/' "$@"
 }
 
-# small_text_data FOLDER: write a tokenizer and shards of the licence.
+# small_text_data FOLDER: write a tokenizer and shards of the license.
 small_text_data() {
     bireme tokenizer train --type bpe --vocab-size 400 --input corpus/*.txt --output "$1/tokenizer"
     bireme prepare --objective clm --tokenizer "$1/tokenizer" --input corpus/*.txt \

@@ -511,7 +511,7 @@ static void test_nan(struct kernels *k)
 }
 
 /* The results of a sequence do not depend on its neighbors, even if they contain NaN. */
-static void test_neighbours(struct kernels *k, int64_t width)
+static void test_neighbors(struct kernels *k, int64_t width)
 {
     const struct shape both = {"", 1, 1, width, false, 0, 2, {75, 40}, {75, 40}, 1, 0};
     struct problem p;
@@ -665,8 +665,8 @@ static void test_all(struct kernels *k, struct kernels *other)
             test_huge_scores(k, &huge_shapes[i]);
         }
     }
-    test_neighbours(k, 64);
-    test_neighbours(k, 128);
+    test_neighbors(k, 64);
+    test_neighbors(k, 128);
 #if defined(GPU_EMULATOR)
     for (int64_t width = 64; wgmma_only && width <= 128; width += 64) {
         test_selection(k, width);

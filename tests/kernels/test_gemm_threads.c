@@ -1,6 +1,6 @@
-/* Tests that the bits of a GEMM do not depend on the number of threads, at sizes at which oneDNN
- * selects other code for parts of a matrix than for the whole, and that the work is divided over up
- * to 64 threads. */
+/* Tests that the bits of a GEMM do not depend on the number of threads, and that up to 64 threads
+ * share the work. At the sizes below, oneDNN selects other code for parts of a matrix than for the
+ * whole matrix. */
 #include <inttypes.h>
 #include <sys/mman.h>
 

@@ -12,7 +12,7 @@ struct problem {
     const char *name;
     int inputs;
     struct tensor input[INPUTS_MAX], gradient[INPUTS_MAX];
-    struct tensor weights; /* factors of the outputs in the sum, thus their gradients */
+    struct tensor weights; /* factors of the outputs in the sum: their gradients */
     double (*value)(const struct problem *p);
     void (*gradients)(const struct problem *p);
     int choice; /* activation, norm kind or mask */

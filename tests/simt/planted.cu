@@ -450,9 +450,9 @@ __global__ void __launch_bounds__(128)
 #endif
 }
 
-/* ---- neighbours ---- */
+/* ---- neighbors ---- */
 
-template <int BUG> __global__ void add_neighbours(float *out, const float *x)
+template <int BUG> __global__ void add_neighbors(float *out, const float *x)
 {
     GPU_SHARED(float, first, 32);
     GPU_SHARED_DYNAMIC(float, all);
@@ -541,9 +541,9 @@ template <int BUG> struct planted_launches {
         }
         GPU_LAUNCH(run_steps<BUG>, 1, 128, STEP_BYTES, 0, sums, count, map, steps);
     }
-    static void launch_neighbours(float *out, const float *x, int blocks)
+    static void launch_neighbors(float *out, const float *x, int blocks)
     {
-        GPU_LAUNCH(add_neighbours<BUG>, blocks, 96, 64 * sizeof(float), 0, out, x);
+        GPU_LAUNCH(add_neighbors<BUG>, blocks, 96, 64 * sizeof(float), 0, out, x);
     }
 };
 
@@ -635,19 +635,19 @@ void planted_steps(planted_bug bug, float *sums, uint32_t *count, const bf16 *x,
     }
 }
 
-void planted_neighbours(planted_bug bug, float *out, const float *x, int blocks)
+void planted_neighbors(planted_bug bug, float *out, const float *x, int blocks)
 {
     switch (bug) {
-        PLANTED_CASE(launch_neighbours, PLANTED_GLOBAL_PAST_END, out, x, blocks)
-        PLANTED_CASE(launch_neighbours, PLANTED_DYNAMIC_PAST_END, out, x, blocks)
-        PLANTED_CASE(launch_neighbours, PLANTED_STATIC_PAST_END, out, x, blocks)
-        PLANTED_CASE(launch_neighbours, PLANTED_BARRIER_DIVERGENT, out, x, blocks)
-        PLANTED_CASE(launch_neighbours, PLANTED_BARRIER_COUNTS, out, x, blocks)
-        PLANTED_CASE(launch_neighbours, PLANTED_BARRIER_UNREACHED, out, x, blocks)
-        PLANTED_CASE(launch_neighbours, PLANTED_BARRIER_LEFT, out, x, blocks)
-        PLANTED_CASE(launch_neighbours, PLANTED_SHUFFLE_ABSENT, out, x, blocks)
-        PLANTED_CASE(launch_neighbours, PLANTED_BLOCKS_SAME_WORD, out, x, blocks)
+        PLANTED_CASE(launch_neighbors, PLANTED_GLOBAL_PAST_END, out, x, blocks)
+        PLANTED_CASE(launch_neighbors, PLANTED_DYNAMIC_PAST_END, out, x, blocks)
+        PLANTED_CASE(launch_neighbors, PLANTED_STATIC_PAST_END, out, x, blocks)
+        PLANTED_CASE(launch_neighbors, PLANTED_BARRIER_DIVERGENT, out, x, blocks)
+        PLANTED_CASE(launch_neighbors, PLANTED_BARRIER_COUNTS, out, x, blocks)
+        PLANTED_CASE(launch_neighbors, PLANTED_BARRIER_UNREACHED, out, x, blocks)
+        PLANTED_CASE(launch_neighbors, PLANTED_BARRIER_LEFT, out, x, blocks)
+        PLANTED_CASE(launch_neighbors, PLANTED_SHUFFLE_ABSENT, out, x, blocks)
+        PLANTED_CASE(launch_neighbors, PLANTED_BLOCKS_SAME_WORD, out, x, blocks)
     default:
-        planted_launches<PLANTED_NONE>::launch_neighbours(out, x, blocks);
+        planted_launches<PLANTED_NONE>::launch_neighbors(out, x, blocks);
     }
 }

@@ -38,7 +38,7 @@ enum planted_bug {
     PLANTED_BULK_NOT_WAITED, /* the turn is passed before the bulk copy has ended */
     /* steps: two warps process tiles that a third one copies; a fourth one counts the steps */
     PLANTED_STEPS_AHEAD, /* arrivals at the barrier of the next step complete this step's barrier */
-    /* neighbours: each thread reads the value that the next one wrote */
+    /* neighbors: each thread reads the value that the next one wrote */
     PLANTED_GLOBAL_PAST_END,    /* reads one element too many */
     PLANTED_DYNAMIC_PAST_END,   /* writes one element too many to dynamic shared memory */
     PLANTED_STATIC_PAST_END,    /* the same in a static array */
@@ -69,4 +69,4 @@ void planted_turns(planted_bug bug, float *out, const float *x, uint32_t *words)
 /* sums[step] = the sum of the 512 elements of x[step]; count = the number of steps, from zero. */
 void planted_steps(planted_bug bug, float *sums, uint32_t *count, const bf16 *x, int steps);
 /* out[i] = x[(i + 1) % 64] + x[i % 32] in each block of 64. Half of the last warp exits early. */
-void planted_neighbours(planted_bug bug, float *out, const float *x, int blocks);
+void planted_neighbors(planted_bug bug, float *out, const float *x, int blocks);

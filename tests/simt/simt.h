@@ -18,16 +18,23 @@
  *                  only if fence.proxy.async follows
  *   wgmma          reads its operands, including registers, when a thread waits for it. It reads
  *                  data that TMA wrote; data that threads wrote only if fence.proxy.async follows
- *   schedule       SIMT_SCHEDULE=fifo | lifo | warp (one warp runs as far as possible) | random |
- *                  lowest | highest (the ready warp of that number, so that others starve) selects
- *                  the next thread, SIMT_SEED=n seeds it; lifo and random also change the order of
- *                  blocks
+ *   schedule       SIMT_SCHEDULE selects the next thread:
+ *                    fifo | lifo        the thread that was ready first or last
+ *                    random             any ready thread; SIMT_SEED=n seeds the choice
+ *                    warp               one warp runs as far as possible
+ *                    lowest | highest   the ready warp of that number, so that others starve
+ *                  lifo and random also change the order of blocks
  *
  * An error ends the program with a message that names block, thread, file and line. Errors are:
- * divergent or unequal barriers, an absent lane, a misaligned address, copies and wgmmas that are
- * never waited for, barrier arrivals that no thread waits for, too much shared memory, a wgmma
- * without wgmma.fence since the last wait, TMA to an mbarrier that was initialized without a fence,
- * a block that waits for a later block, and a deadlock (the message lists the waiting threads).
+ *
+ *   - divergent or unequal barriers, an absent lane
+ *   - a misaligned address, too much shared memory
+ *   - copies and wgmmas that are never waited for, barrier arrivals that no thread waits for
+ *   - a wgmma without wgmma.fence since the last wait
+ *   - TMA to an mbarrier that was initialized without a fence
+ *   - a block that waits for a later block
+ *   - a deadlock (the message lists the waiting threads)
+ *
  * With the address sanitizer (SIMT_ASAN) shared arrays have red zones. With the thread sanitizer
  * (SIMT_TSAN) accesses that no barrier orders are reported as races, also between blocks.
  *

@@ -209,14 +209,14 @@ static bool run_steps(planted_bug bug)
     return passed;
 }
 
-static bool run_neighbours(planted_bug bug)
+static bool run_neighbors(planted_bug bug)
 {
     const size_t blocks = 3;
     std::vector<float> x(64), out(64 * blocks, NAN);
     for (float &e : x) {
         e = random_number();
     }
-    planted_neighbours(bug, out.data(), x.data(), blocks);
+    planted_neighbors(bug, out.data(), x.data(), blocks);
     bool passed = true;
     for (size_t i = 0; i < 64 * (bug == PLANTED_BLOCKS_SAME_WORD ? 1 : blocks); i++) {
         passed = passed && out[i] == x[(i + 1) % 64] + x[i % 32];
@@ -237,7 +237,7 @@ static const struct planted {
     {"outer", PLANTED_NONE, run_outer, ANY_BUILD},
     {"turns", PLANTED_NONE, run_turns, ANY_BUILD},
     {"steps", PLANTED_NONE, run_steps, ANY_BUILD},
-    {"neighbours", PLANTED_NONE, run_neighbours, ANY_BUILD},
+    {"neighbors", PLANTED_NONE, run_neighbors, ANY_BUILD},
     {"scratch read too early", PLANTED_SUM_NO_BARRIER, run_sums, ANY_BUILD},
     {"scratch written too early", PLANTED_SUM_SCRATCH_REUSED, run_sums, ANY_BUILD},
     {"shared memory never written", PLANTED_SUM_SHARED_UNWRITTEN, run_sums, ANY_BUILD},
@@ -264,15 +264,15 @@ static const struct planted {
     {"stale bulk copy", PLANTED_BULK_STALE, run_turns, ANY_BUILD},
     {"bulk copy not waited for", PLANTED_BULK_NOT_WAITED, run_turns, ANY_BUILD},
     {"arrivals one step ahead", PLANTED_STEPS_AHEAD, run_steps, STARVED_WARPS},
-    {"global memory past its end", PLANTED_GLOBAL_PAST_END, run_neighbours, ADDRESS_ONLY},
-    {"dynamic array past its end", PLANTED_DYNAMIC_PAST_END, run_neighbours, ADDRESS_ONLY},
-    {"static array past its end", PLANTED_STATIC_PAST_END, run_neighbours, ADDRESS_ONLY},
-    {"barriers in two branches", PLANTED_BARRIER_DIVERGENT, run_neighbours, ANY_BUILD},
-    {"a barrier with two counts", PLANTED_BARRIER_COUNTS, run_neighbours, ANY_BUILD},
-    {"a barrier never reached", PLANTED_BARRIER_UNREACHED, run_neighbours, ANY_BUILD},
-    {"no thread waits at a barrier", PLANTED_BARRIER_LEFT, run_neighbours, ANY_BUILD},
-    {"a lane absent", PLANTED_SHUFFLE_ABSENT, run_neighbours, ANY_BUILD},
-    {"two blocks, one word", PLANTED_BLOCKS_SAME_WORD, run_neighbours, THREAD_ONLY},
+    {"global memory past its end", PLANTED_GLOBAL_PAST_END, run_neighbors, ADDRESS_ONLY},
+    {"dynamic array past its end", PLANTED_DYNAMIC_PAST_END, run_neighbors, ADDRESS_ONLY},
+    {"static array past its end", PLANTED_STATIC_PAST_END, run_neighbors, ADDRESS_ONLY},
+    {"barriers in two branches", PLANTED_BARRIER_DIVERGENT, run_neighbors, ANY_BUILD},
+    {"a barrier with two counts", PLANTED_BARRIER_COUNTS, run_neighbors, ANY_BUILD},
+    {"a barrier never reached", PLANTED_BARRIER_UNREACHED, run_neighbors, ANY_BUILD},
+    {"no thread waits at a barrier", PLANTED_BARRIER_LEFT, run_neighbors, ANY_BUILD},
+    {"a lane absent", PLANTED_SHUFFLE_ABSENT, run_neighbors, ANY_BUILD},
+    {"two blocks, one word", PLANTED_BLOCKS_SAME_WORD, run_neighbors, THREAD_ONLY},
 };
 
 static const struct order {

@@ -284,7 +284,7 @@ prepare_shards() {
         --validation-fraction 0.2 --sequence-length 32
 }
 
-# write_rows FORMAT: write rows.jsonl with a line for each two words of the licence. The third field
+# write_rows FORMAT: write rows.jsonl with a line for each two words of the license. The third field
 # of the format is the second word reversed.
 write_rows() {
     grep -oE '[a-z]{3,} [a-z]{3,}' "$source/LICENSE" | head -80 |

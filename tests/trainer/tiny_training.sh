@@ -1,6 +1,6 @@
 #!/bin/bash
 # Functions of the shell tests of the program; sourced. Makes a temporary folder with a tokenizer
-# and shards of the licence's text and a recipe that trains in 0.1 s, and changes to this folder.
+# and shards of the license's text and a recipe that trains in 0.1 s, and changes to this folder.
 # The functions write the output of the program to the files `out` and `stderr`.
 set -u
 program=${BIREME_PROGRAM:?} source=${BIREME_SOURCE_DIR:?}
@@ -129,8 +129,8 @@ expect_event_files() {
     [ "$found" = "$2" ] || fail "$1 has $found event files instead of $2"
 }
 
-# check_reproducible RECIPE NAME SETTING...: the runs NAME-1, NAME-2 and NAME-3 on so many ranks, at
-# ZeRO stages 0, 1 and 2, have bitwise equal losses and checkpoints.
+# check_reproducible RECIPE NAME SETTING...: the runs NAME-1, NAME-2 and NAME-3, on 1, 2 and 3 ranks
+# at ZeRO stages 0, 1 and 2, have bitwise equal losses and checkpoints.
 check_reproducible() {
     local recipe=$1 name=$2 layout ranks stage
     shift 2
@@ -260,7 +260,7 @@ make_pairs() {
 }
 
 # make_preferences LINES: make preference pairs, their shards `pairs`, and dpo.yaml, a recipe that
-# starts from base/final. The prompts are words of this many places of the licence, the chosen
+# starts from base/final. The prompts are words of this many places of the license, the chosen
 # response is the next word, and the rejected response has its letters in reverse order.
 make_preferences() {
     grep -oE '[a-z]{3,} [a-z]{3,}' "$source/LICENSE" | head -"$1" | sort -u | awk '

@@ -45,7 +45,7 @@ static struct loader_options get_loader_options(const struct set *s)
         .rank = s->data->rank,
         .ranks = s->data->ranks,
         .interleave_micro_batches =
-            true, /* the same micro-batches, and thus the same bits, at any number of ranks */
+            true, /* the same micro-batches, so the same bits, at any number of ranks */
         .kind = EXAMPLE_PREFERENCE_PAIRS,
         .shared_prompt = objective_spec_shares_prompt(r),
         .vocab_size = s->data->vocabulary,

@@ -263,10 +263,14 @@ static status try_strips(struct matmul *m, const struct matmul_call *call, int u
     return STATUS_OK;
 }
 
-/* Tries other kinds of strips if oneDNN adds in another order in small units: dense units
- * (matmul_dense_bytes), units with the rows of the units of grid_make, units that are computed in
- * blocks of the inner size (matmul_inner_block), and units that begin at a group of rows. Copies
- * and blocks take some time, so each kind must be faster by 5 %. */
+/* Tries other kinds of strips if oneDNN adds in another order in small units. The kinds are:
+ *
+ *   dense units (matmul_dense_bytes)
+ *   units with the rows of the units of grid_make
+ *   units that are computed in blocks of the inner size (matmul_inner_block)
+ *   the same blocks, in units that begin at a group of rows
+ *
+ * Copies and blocks take some time, so each kind must be faster by 5 %. */
 static status try_other_strips(struct matmul *m, const struct matmul_call *call, int threads,
                                struct grid *g, bool *equal)
 {

@@ -91,9 +91,11 @@ struct plans {
     struct kind_plans kind[GRID_KINDS_MAX];
 };
 
-/* Returns the rows of the part of a unit that begins at `row`. Either the part ends where it ends
- * in the units of grid_make, or no part has one to three rows after its groups
- * (matmul_inner_block), except if the unit is too small. */
+/* Returns the rows of the part of a unit that begins at `row`. oneDNN divides a part into groups of
+ * GRID_GROUP_ROWS rows. It adds one to three rows after the last group in another order
+ * (matmul_inner_block). The sizes of parts avoid such rows, unless the unit is too small. If units
+ * begin at a group and the inner size is one block, a part ends where it ends in the units of
+ * grid_make. */
 static int64_t get_part_rows(const struct matmul_call *call, const struct grid *g,
                              struct matmul_block unit, int64_t row)
 {

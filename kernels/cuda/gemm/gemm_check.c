@@ -135,7 +135,7 @@ bool gemm_check_agrees(const struct cuda_gemm *p, const float *expected, const f
 
 /* ---- operands that make every epilogue visible ---- */
 
-/* Returns one of 16 numbers in [-1, 1] that are not zero. Neighbours differ. */
+/* Returns one of 16 numbers in [-1, 1] that are not zero. Neighbors differ. */
 static float get_pattern(int64_t i)
 {
     const uint32_t golden = 2654435761u; /* 2^32 divided by the golden ratio */

@@ -40,7 +40,7 @@ END
 chmod +x bin/mpirun
 printf 'objective: clm\nrun_dir: run   # a comment\n' >recipe.yaml
 
-# run_plan RESTARTS PLAN CODE STARTS: a job of one rank ends with this code after so many starts.
+# run_plan RESTARTS PLAN CODE STARTS: a job of one rank ends with this code after STARTS starts.
 run_plan() {
     rm -rf run
     : >starts

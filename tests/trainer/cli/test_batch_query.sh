@@ -66,7 +66,7 @@ test_embed() {
         { for (i = 1; i <= 16; i++) { d = $i - $(i + 16); if (!(d * d <= 1e-11)) bad = 1 } }
         END { exit bad || NF != 32 }' || fail 'the vector of a line depends on the other lines'
 
-    printf '%s\n' 'the licence' 'any other work' 'the licence' >three
+    printf '%s\n' 'the license' 'any other work' 'the license' >three
     run_bireme 0 embed --checkpoint bert --similarity three
     awk -F'\t' '{ for (i = 1; i <= 3; i++) m[NR, i] = $i }
         END { exit !(NR == 3 && m[1, 1] == 1 && m[1, 3] == 1 && m[1, 2] == m[2, 1] &&
@@ -115,7 +115,7 @@ test_embed() {
     test_columns
 }
 
-# expect_warning COUNT: the last command printed so many warnings about plain text.
+# expect_warning COUNT: the last command printed COUNT warnings about plain text.
 expect_warning() {
     [ "$(grep -c W-PLAIN-TEXT stderr)" = "$1" ] || fail "not $1 warnings about plain text"
 }

@@ -7,7 +7,7 @@ reference=$source/tests/reference/tokenizer
 line='two banks pull in 12 strokes'
 echo "$line" >line
 
-# make_model NAME: train on the licence with the tokenizer in the folder NAME.
+# make_model NAME: train on the license with the tokenizer in the folder NAME.
 make_model() {
     run_bireme 0 prepare --objective clm --tokenizer "$1" --input "$source/LICENSE" \
         --output "data-$1"

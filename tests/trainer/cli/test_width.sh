@@ -16,10 +16,10 @@ export LC_ALL=C.UTF-8
 awk 'BEGIN {
     split("good bad fine poor", word, " ")
     for (i = 0; i < 200; i++)
-        printf "{\"text\": \"a %s licence\", \"label\": \"%s\"}\n", word[i % 4 + 1],
+        printf "{\"text\": \"a %s license\", \"label\": \"%s\"}\n", word[i % 4 + 1],
             i % 2 ? "negative" : "positive"
 }' >rows.jsonl
-printf 'the licence\nof the work\n' >lines.txt
+printf 'the license\nof the work\n' >lines.txt
 
 check_width tokenizer train --vocab-size 300 --input "$source/LICENSE" --output bpe
 check_width tokenizer encode --tokenizer tokenizer --tokens lines.txt

@@ -33,7 +33,7 @@ static void generate_text(bm_model *model, char out[RESULT_BYTES])
     double sum = 0, log_probabilities[64];
     options.max_new_tokens = 9;
     options.seed = 3;
-    REQUIRE_OK(bm_encode(model, "The licence", 11, 0, &ids, &count));
+    REQUIRE_OK(bm_encode(model, "The license", 11, 0, &ids, &count));
     REQUIRE_OK(bm_generate(model, ids, count, &options, NULL, NULL, &text, NULL));
     REQUIRE_OK(bm_log_probabilities(model, ids, count, log_probabilities));
     for (int64_t i = 0; i < count - 1; i++) {

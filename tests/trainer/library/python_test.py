@@ -209,7 +209,7 @@ def test_fill_mask_and_answer():
 
 
 def test_models_in_threads():
-    texts = ["The licence", "of work", "a copy", "source"]
+    texts = ["The license", "of work", "a copy", "source"]
     models = [bireme.Model("run", **ONE_THREAD) for _ in texts]
     expected = [m.generate(t, max_new_tokens=20, seed=1) for m, t in zip(models, texts)]
     results = [None] * len(texts)

@@ -2,7 +2,7 @@
 # The installed example programs compile with a C and a C++ compiler. They print the same texts,
 # responses, labels, numbers, labels of words, masked words, answers and targets as the commands.
 # usage: test_examples.sh CMAKE BUILD_FOLDER C_COMPILER C++_COMPILER
-source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
+source "${BIREME_SOURCE_DIR:=$PWD}/tests/trainer/tiny_training.sh"
 # shellcheck source=tests/trainer/library/small_models.sh
 source "$source/tests/trainer/library/small_models.sh"
 cmake=$1 build=$2 cxx=$4

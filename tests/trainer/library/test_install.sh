@@ -2,7 +2,7 @@
 # Installs Bireme into a temporary folder, compiles a C program with the installed library and
 # pkg-config, and compares its output with the output of the installed program.
 # usage: test_install.sh CMAKE BUILD_FOLDER C_COMPILER C++_COMPILER
-source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
+source "${BIREME_SOURCE_DIR:=$PWD}/tests/trainer/tiny_training.sh"
 cmake=$1 build=$2 cxx=$4
 read -ra cc <<<"$3"
 prefix=$folder/prefix
@@ -92,7 +92,7 @@ run_bireme 0 inspect run/final --json
 cp -r run damaged
 echo >damaged/final/model-00000-of-00001.h5
 parameters=$(sed -nE 's/.*"parameters": ([0-9]+).*/\1/p' out)
-text='The licence of a work'
+text='The license of a work'
 timeout 50 "${one_core[@]}" ./uses "$version" run "$text" >output 2>stderr ||
     fail 'uses_bireme failed'
 [ ! -s stderr ] || fail 'the library prints messages'

@@ -1,7 +1,7 @@
 #!/bin/bash
 # The Python package gives the results of the commands (python_test.py).
 # usage: test_python.sh LIBRARY
-source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
+source "${BIREME_SOURCE_DIR:=$PWD}/tests/trainer/tiny_training.sh"
 # shellcheck source=tests/trainer/library/small_models.sh
 source "$source/tests/trainer/library/small_models.sh"
 [ -z "${TSAN_OPTIONS:-}${ASAN_OPTIONS:-}" ] || {

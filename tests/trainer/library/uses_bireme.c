@@ -234,7 +234,7 @@ static void check_generation_errors(bm_model *model)
                 "id -1");
     CHECK_FAILS(bm_generate(model, NULL, 0, NULL, NULL, NULL, &generated, &bytes), BM_USAGE,
                 "end-of-text");
-    CHECK_FAILS(bm_generate_text(model, "A licence of many more words than fit", 36, NULL, NULL,
+    CHECK_FAILS(bm_generate_text(model, "A license of many more words than fit", 36, NULL, NULL,
                                  NULL, &generated, &bytes),
                 BM_USAGE, "32 positions");
     CHECK(generated == NULL && bytes == 0);
@@ -388,7 +388,7 @@ static void *compute_results(void *user)
 static void check_models_in_threads(void)
 {
     enum { MODELS = 4 };
-    static const char *const texts[MODELS] = {"The licence", "of work", "a copy", "source"};
+    static const char *const texts[MODELS] = {"The license", "of work", "a copy", "source"};
     static struct results together[MODELS], alone[MODELS];
     pthread_t threads[MODELS];
     for (int i = 0; i < MODELS; i++) {

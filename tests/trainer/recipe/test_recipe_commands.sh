@@ -7,7 +7,7 @@
 # ctest: parts translate_manual translate_manual_denoise
 source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
 
-# write_lines FIRST COUNT FILE: lines of the licence, which have an end in all files.
+# write_lines FIRST COUNT FILE: lines of the license, which have an end in all files.
 write_lines() {
     mkdir -p "$(dirname "$3")"
     grep -E '[a-z]{3}' "$source/LICENSE" | cut -c 1-60 | tail -n "+$1" | head -n "$2" >"$3"

@@ -9,7 +9,7 @@
 # ctest: timeout 120
 source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
 
-# expect_warning NAME COUNT: the last command printed so many warnings with this name.
+# expect_warning NAME COUNT: the last command printed COUNT warnings with this name.
 expect_warning() {
     [ "$(grep -c "W-$1" stderr)" = "$2" ] || fail "not $2 warnings W-$1"
 }

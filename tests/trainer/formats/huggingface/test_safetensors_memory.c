@@ -20,12 +20,12 @@ static const int64_t header_bytes = 99000000, allowed_bytes = 64 << 20;
 
 static char weights[FILE_PATH_BYTES];
 
-/* A text that repeats `before`, the number of the repetition with so many digits, and `after`. */
+/* A text that repeats `before`, the number of the repetition with `digits` digits, and `after`. */
 struct text {
     const char *begin, *before;
     int digits;
     const char *after, *end;
-    int count; /* at most so many repetitions */
+    int count; /* at most this many repetitions */
 };
 
 static void write_text(FILE *file, const struct text *t)

@@ -20,7 +20,7 @@ struct log_entry {
 /* log_quiet - turn off all output of this process (true), or turn it on again (false). */
 void log_quiet(bool quiet);
 
-/* log_open - also append all following lines, with times, to the file at path.
+/* log_open - append all following lines, with times, to the file at path too.
  *
  * Errors    STATUS_PERMISSION, STATUS_CREATE */
 status log_open(const char *path);

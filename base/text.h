@@ -78,11 +78,13 @@ char *text_from_number(double value, char *out);
  * Returns   out */
 char *text_scale_count(double value, char *out);
 
-/* text_scale_bytes - the same for bytes, with a binary unit: "950 B", "1.50 KiB", "12.3 GiB". */
+/* text_scale_bytes - write a number of bytes as text_scale_count does, with a binary unit: "950 B",
+ * "1.50 KiB", "12.3 GiB". */
 char *text_scale_bytes(double bytes, char *out);
 
-/* text_scale_seconds - the same for a time: "41.3 us", "8.16 ms", "2.50 s", "14.2 min", "3.20 h",
- * "9.44 days". Minutes begin at 2 minutes, hours at 2 hours and days at 2 days. */
+/* text_scale_seconds - write a time as text_scale_count does: "41.3 us", "8.16 ms", "2.50 s",
+ * "14.2 min", "3.20 h", "9.44 days". Minutes begin at 2 minutes, hours at 2 hours and days at 2
+ * days. */
 char *text_scale_seconds(double seconds, char *out);
 
 /* text_from_metric - write a metric for people, with about four digits and its zeros: "1.0000",

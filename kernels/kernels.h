@@ -476,8 +476,8 @@ struct adamw {
 status adamw_update(struct kernels *k, float *weights, bf16 *copy, void *moment1, void *moment2,
                     const float *gradient, int64_t count, const struct adamw *settings);
 
-/* lamb_moments - first half of a LAMB step: update the moments, compute the norms of the
- * trust ratio.
+/* lamb_moments - update the moments and compute the norms of the trust ratio: the first half of a
+ * LAMB step.
  *
  * The update direction is u = m / correction1 / (sqrt(v / correction2) + epsilon) + weight_decay w.
  *
@@ -494,7 +494,8 @@ status lamb_moments(struct kernels *k, double *sums, const float *weights, void 
                     void *moment2, const float *gradient, int64_t count,
                     const struct adamw *settings);
 
-/* lamb_apply - second half of a LAMB step: w -= learning_rate u, u recomputed from the moments.
+/* lamb_apply - subtract learning_rate u from the weights, the second half of a LAMB step. u is
+ * computed again from the moments.
  *
  * Shapes    as adamw_update
  * Units     learning_rate, or base_rate times *trust_ratio, includes the trust ratio |w| / |u|
@@ -502,7 +503,7 @@ status lamb_moments(struct kernels *k, double *sums, const float *weights, void 
 status lamb_apply(struct kernels *k, float *weights, bf16 *copy, const void *moment1,
                   const void *moment2, int64_t count, const struct adamw *settings);
 
-/* lamb_parts_moments - lamb_moments for several parts.
+/* lamb_parts_moments - run lamb_moments for several parts.
  *
  * Shapes    as adamw_parts_update;  sums f64 [part_count, 2] on the device
  * Numerics  the bits of lamb_moments for each part
@@ -512,7 +513,7 @@ status lamb_parts_moments(struct kernels *k, double *sums, const float *weights,
                           float *moment2, const float *gradient, const struct adamw_parts *p,
                           const struct adamw *settings);
 
-/* lamb_parts_apply - lamb_apply for several parts.
+/* lamb_parts_apply - run lamb_apply for several parts.
  *
  * Shapes    as adamw_parts_update;  ratios f64 [part_count] on the device
  * Numerics  the bits of lamb_apply for each part, with base_rate times its ratio as learning rate

@@ -102,7 +102,7 @@ float *bucket_gradient(const struct bucket_set *set, int64_t element);
 
 /* bucket_begin_micro_batch - wait until the other ranks no longer read this rank's gradients.
  *
- * Order     call it before backward writes gradients */
+ * Order     waits for other ranks, also for their gathers; backward writes gradients after it */
 status bucket_begin_micro_batch(struct bucket_set *set);
 
 /* bucket_advance - report that the gradients of elements [first, count) are final in this
@@ -114,7 +114,9 @@ status bucket_begin_micro_batch(struct bucket_set *set);
 status bucket_advance(struct bucket_set *set, int64_t first);
 
 /* bucket_end_micro_batch - report that all gradients of this micro-batch are final, and start the
- * remaining collectives. */
+ * remaining collectives.
+ *
+ * Order     starts collectives, as bucket_advance */
 status bucket_end_micro_batch(struct bucket_set *set);
 
 /* bucket_finish - end the step: wait for all reductions. For each micro-batch that this rank has
@@ -147,7 +149,9 @@ status bucket_calibrate(struct bucket_set *set);
 status bucket_calibrate_gather(struct bucket_set *set, void *data, size_t element_bytes);
 
 /* bucket_clear - set the gradients to zero. The slots of transient segments are cleared later, when
- * a segment begins to use them. */
+ * a segment begins to use them.
+ *
+ * Order     collective: waits for the gathers of all ranks */
 status bucket_clear(struct bucket_set *set);
 
 /* bucket_gather_start - start the all-gather of the shards of this bucket of data[count], in place.
@@ -165,7 +169,8 @@ status bucket_gather_start(struct bucket_set *set, int bucket, void *data, size_
  * Order     every rank has started the gathers; not every rank needs to call this function */
 status bucket_gather_until(struct bucket_set *set, int64_t end);
 
-/* bucket_gather_finish - wait until all gathers are complete on all ranks.
+/* bucket_gather_finish - wait until all gathers are complete on all ranks; for tests.
+ * bucket_begin_micro_batch and bucket_clear do the same.
  *
  * Order     collective */
 status bucket_gather_finish(struct bucket_set *set);

@@ -52,7 +52,8 @@ status sample_order_init(struct sample_order *order, const int64_t *samples, con
 /* sample_order_find - return the position of sample `number` of the run, from 0. */
 struct sample_position sample_order_find(const struct sample_order *order, int64_t number);
 
-/* sample_order_count - return how many of the first `number` samples belong to a source. */
+/* sample_order_count - return how many of the first `number` samples belong to a source; for
+ * tests. */
 int64_t sample_order_count(const struct sample_order *order, int source, int64_t number);
 
 /* sample_order_epoch_samples - return the number of samples until the first source ends.

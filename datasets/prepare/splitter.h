@@ -42,7 +42,7 @@ status splitter_write(struct splitter *s, const char *text, size_t bytes);
 status splitter_end_document(struct splitter *s);
 
 /* splitter_is_boundary - return whether every byte-level pattern has a word boundary before
- * text[position].
+ * text[position]; for tests.
  *
  * Units     0 < position < bytes; with spaces_only, only boundaries before a space count */
 bool splitter_is_boundary(const char *text, size_t bytes, size_t position, bool spaces_only);

@@ -58,7 +58,8 @@ status jsonl_report_bad_row(struct jsonl_bad_rows *bad, const char *path, int64_
 status jsonl_read(const char *path, struct jsonl_bad_rows *bad, int64_t *bytes,
                   status (*use)(void *user, struct jsonl_row *row), void *user);
 
-/* jsonl_read_open - like jsonl_read, for an open file; the caller closes it. */
+/* jsonl_read_open - call `use` for every row of an open file, as jsonl_read does. The caller closes
+ * the file. */
 status jsonl_read_open(struct file_reader *r, struct jsonl_bad_rows *bad, int64_t *bytes,
                        status (*use)(void *user, struct jsonl_row *row), void *user);
 

@@ -27,7 +27,8 @@ bool row_file_is_table(const char *path);
 status row_file_read(const struct row_format *format, const char *path, struct jsonl_bad_rows *bad,
                      int64_t *bytes, status (*use)(void *user, struct jsonl_row *row), void *user);
 
-/* row_file_read_open - like row_file_read, for an open file; the caller closes it. */
+/* row_file_read_open - call `use` for every row of an open file, as row_file_read does. The caller
+ * closes the file. */
 status row_file_read_open(const struct row_format *format, struct file_reader *r, const char *path,
                           struct jsonl_bad_rows *bad, int64_t *bytes,
                           status (*use)(void *user, struct jsonl_row *row), void *user);

@@ -21,7 +21,8 @@ status sentencepiece_model_save(const struct tokenizer *t, const char *folder);
 /* sentencepiece_model_sha256 - compute the SHA-256 of tokenizer.model, in hexadecimal. */
 status sentencepiece_model_sha256(const struct tokenizer *t, char sha256[HASH_TEXT_BYTES]);
 
-/* sentencepiece_model_add_special - see tokenizer_add_special; new tokens are control pieces. */
+/* sentencepiece_model_add_special - create a tokenizer with further special tokens, as
+ * tokenizer_add_special does. New tokens are control pieces. */
 status sentencepiece_model_add_special(const struct tokenizer *t, char *const *tokens, int count,
                                        struct tokenizer **out);
 

@@ -1,8 +1,9 @@
 # Rule `docstrings`: a comment of the form "name - what it does" stands directly above every
-# prototype of a public header. A comment may cover several prototypes in a row if it names all of
-# them. Its fields have the order of CONTRIBUTING.md. Headers that are private to their folder
-# (*_impl.h) are exempt.
+# prototype of a public header. The part after the hyphen begins with a verb. A comment may cover
+# several prototypes in a row if it names all of them. Its fields have the order of CONTRIBUTING.md.
+# Headers that are private to their folder (*_impl.h) are exempt.
 BEGIN {
+    refers = "^ [A-Za-z_0-9, ]+ - (the same|as|like|see|also) "
     fields = "Shapes Units Memory Order Numerics Returns Errors Source"
 }
 
@@ -45,6 +46,8 @@ FNR == 1 {
         named = (" " text " ") ~ "[^A-Za-z_0-9]" name "[^A-Za-z_0-9]"
         if (is_prototype && !is_static && !(heading && named)) {
             report("docstrings", declared_at, "no comment \"" name " - ...\" above the prototype")
+        } else if (is_prototype && !is_static && text ~ refers) {
+            report("docstrings", declared_at, "begin with a verb: \"" name " - return ...\"")
         }
         if (!is_prototype) {
             heading = 0

@@ -29,7 +29,9 @@ int evaluation_report_fields(const struct objective *o, const double sums[OBJECT
                              const struct evaluator *ev, struct metric *fields);
 
 /* evaluation_report_main - return the name of the metric that describes the objective best, in
- * addition to the loss; NULL: none. `evaluated` is true in an evaluation and false in training. */
+ * addition to the loss; for tests. `evaluated` is true in an evaluation and false in training.
+ *
+ * Returns   NULL: the objective has no metric besides the loss */
 const char *evaluation_report_main(const struct objective *o, bool evaluated);
 
 /* evaluation_report_log - log one line about the evaluation. It contains the loss, the metric of

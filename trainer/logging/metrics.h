@@ -30,10 +30,10 @@ status metrics_open(const char *path, int64_t resume_step, int64_t resume_spikes
 /* metrics_has_evaluation - return whether the file had an "evaluate" line for the resume step. */
 bool metrics_has_evaluation(const struct metrics *m);
 
-/* metrics_has_sample - the same for a "sample" line. */
+/* metrics_has_sample - return whether the file had a "sample" line for the resume step. */
 bool metrics_has_sample(const struct metrics *m);
 
-/* metrics_add_tensorboard - also write to a TensorBoard event file in this folder.
+/* metrics_add_tensorboard - write also to a TensorBoard event file in this folder.
  *
  * The file gets the numbers of "train" and "evaluate" lines (tensorboard.h). metrics_sync and
  * metrics_close include that file.

@@ -242,7 +242,8 @@ status model_reduce_wait(struct model *m, int64_t n);
 /* model_reduce - call model_reduce_start and model_reduce_wait. */
 status model_reduce(struct model *m, int64_t n);
 
-/* model_reduce_columns - as model_reduce, for rows of this number of columns, at most C. */
+/* model_reduce_columns - sum rows as model_reduce does. They have this number of columns, at most
+ * C. */
 status model_reduce_columns(struct model *m, int64_t n, int64_t columns);
 
 /* model_all_reduce - sum the first n rows of `exchange`, which have this number of columns; each
@@ -255,7 +256,7 @@ struct tensor model_view_exchange(const struct model *m, int64_t n, int64_t colu
 /* model_reduced_rows - return this rank's rows of the last sum, a view of `exchange`. */
 struct tensor model_reduced_rows(const struct model *m, int64_t n);
 
-/* model_reduced_columns - the same for model_reduce_columns. */
+/* model_reduced_columns - return this rank's rows of the last sum of model_reduce_columns. */
 struct tensor model_reduced_columns(const struct model *m, int64_t n, int64_t columns);
 
 /* model_all_gather_start - start to gather all n rows from the local rows of each rank.

@@ -70,7 +70,7 @@ int server_job_http_status(status result);
  * code: the word for programs, such as "context_length_exceeded"; NULL: none */
 void server_job_fail(struct server_job *job, int http_status, const char *code, const char *text);
 
-/* server_job_fail_pending - the same with the pending note of this thread, which is cleared. */
+/* server_job_fail_pending - end the job with the pending note of this thread, and clear it. */
 void server_job_fail_pending(struct server_job *job, status result);
 
 /* server_job_is_cancelled - return whether nobody waits for the output. */

@@ -83,12 +83,10 @@ check_with() {
     awk -v list="$work/list" -f "$here/style/common.awk" -f "$here/style/$1.awk"
 }
 
-# check_names: run names.awk. The rule reads the other files of a folder too, because their names
-# and headers define the prefixes of the functions.
+# check_names: run names.awk. The rule reads all files, because their names and headers define the
+# prefixes of the functions, and reports only the files to check.
 check_names() {
-    awk '{ folder = $0; sub(/[^\/]*$/, "", folder) }
-        FNR == NR { is_checked[folder] = 1; next }
-        folder in is_checked' "$work/checked" "$work/all" | grep -E "$c_files" >"$work/list" || true
+    grep -E "$c_files" "$work/all" >"$work/list" || true
     awk -v list="$work/list" -f "$here/style/common.awk" -f "$here/style/names.awk" |
         awk -F'[\t:]' 'FNR == NR { is_checked[$0] = 1; next } $2 in is_checked' "$work/checked" -
 }

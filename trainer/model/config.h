@@ -269,9 +269,6 @@ bool model_has_qk_norm(const struct model_config *config);
  * heads of the keys. */
 bool model_has_joint_qk_norm(const struct model_config *config);
 
-/* model_qk_norm_width - return the number of columns that a norm of the queries or keys reads. */
-int64_t model_qk_norm_width(const struct model_config *config, bool keys);
-
 /* model_norm_width - return the width of the widest row that a norm reads. */
 int64_t model_norm_width(const struct model_config *config);
 

@@ -120,9 +120,11 @@ struct model_label_head model_get_label_head(const struct model *m, const struct
 
 /* ---- backward ---- */
 
-status model_dense_backward(struct model *m, const struct model_input *input,
-                            float *const *gradients, struct param_index index, struct tensor dx,
-                            struct tensor dy, struct tensor x)
+/* Computes the gradients of a dense layer. dy [M, W] is the gradient before its activation, and
+ * dx [M, C] the gradient of its input x [M, C]. dx may alias x. */
+static status run_dense_backward(struct model *m, const struct model_input *input,
+                                 float *const *gradients, struct param_index index,
+                                 struct tensor dx, struct tensor dy, struct tensor x)
 {
     TRY(linear_backward_weight(m->kernels, model_gradient(m, index.weight, gradients),
                                model_gradient(m, index.bias, gradients), dy, x,
@@ -147,8 +149,7 @@ static status transform_backward(struct model *m, const struct model_input *inpu
     TRY(activation_backward(m->kernels, dy, dy, select_outputs(input, a->saved_for_backward),
                             m->config.activation));
     struct tensor rows = select_outputs(input, a->rows);
-    return model_dense_backward(m, input, gradients, m->param_index[MODEL_TRANSFORM], rows, dy,
-                                rows);
+    return run_dense_backward(m, input, gradients, m->param_index[MODEL_TRANSFORM], rows, dy, rows);
 }
 
 static status pool_backward(struct model *m, const struct model_input *input,
@@ -158,9 +159,9 @@ static status pool_backward(struct model *m, const struct model_input *input,
     struct tensor dy = select_examples(input, a->d_pooled);
     TRY(activation_backward(m->kernels, dy, dy, select_examples(input, a->pooled_saved),
                             ACTIVATION_TANH));
-    return model_dense_backward(m, input, gradients, m->param_index[MODEL_POOLER],
-                                select_examples(input, a->pooled), dy,
-                                select_examples(input, a->first_rows));
+    return run_dense_backward(m, input, gradients, m->param_index[MODEL_POOLER],
+                              select_examples(input, a->pooled), dy,
+                              select_examples(input, a->first_rows));
 }
 
 status model_bert_heads_backward(struct model *m, const struct model_input *input,
@@ -292,8 +293,8 @@ status model_task_head_backward(struct model *m, const struct model_input *input
         dx = select_outputs(input, a->dense);
         TRY(activation_backward(m->kernels, dy, dy, select_outputs(input, a->saved_for_backward),
                                 get_dense_activation(m)));
-        TRY(model_dense_backward(m, input, gradients, get_dense(m), dx, dy,
-                                 select_outputs(input, a->rows)));
+        TRY(run_dense_backward(m, input, gradients, get_dense(m), dx, dy,
+                               select_outputs(input, a->rows)));
     }
     TRY(has_input_dropout(m) ? apply_dropout(m, input, DROPOUT_PROJECTION, dx) : STATUS_OK);
     return op_scatter_rows(m->kernels, all, dx, input->output_rows, true);

@@ -426,11 +426,3 @@ status model_task_head_forward(struct model *m, const struct model_input *input,
 /* model_task_head_backward - compute the gradient of all rows, in `exchange` on each rank. */
 status model_task_head_backward(struct model *m, const struct model_input *input,
                                 float *const *gradients);
-
-/* model_dense_backward - compute the gradients of a dense layer.
- *
- * Shapes    dy [M, W] gradient before the layer's activation; x [M, C] its input; dx [M, C]
- * Memory    dx may alias x */
-status model_dense_backward(struct model *m, const struct model_input *input,
-                            float *const *gradients, struct param_index index, struct tensor dx,
-                            struct tensor dy, struct tensor x);

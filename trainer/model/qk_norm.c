@@ -17,13 +17,20 @@
 #include "trainer/model/layout_impl.h"
 #include "trainer/model/sublayers.h"
 
+/* Returns the number of columns that a norm of the queries or keys reads. */
+static int64_t get_norm_width(const struct model_config *config, bool keys)
+{
+    int64_t heads = keys ? model_kv_heads(config) : config->heads;
+    return model_head_width(config) * (model_has_joint_qk_norm(config) ? heads : 1);
+}
+
 void model_qk_norm_append(struct layout *layout)
 {
     const struct architecture_names *names = layout->names;
     enum qk_norm kind = layout->architecture->attention.qk_norm;
     for (int keys = 0; keys < 2 && kind != QK_NORM_NONE; keys++) {
         layout_append_gain(layout, keys ? MODEL_KEY_NORM : MODEL_QUERY_NORM,
-                           model_qk_norm_width(layout->config, keys), kind == QK_NORM_ROWS,
+                           get_norm_width(layout->config, keys), kind == QK_NORM_ROWS,
                            keys ? names->key_norm : names->query_norm);
     }
 }
@@ -94,7 +101,7 @@ static status run_split_forward(struct model *m, int64_t layer, int64_t n)
                                view_statistics(a, n, part), view_part(m, a->qkv, n, part),
                                tensor_columns(sums, part, 1),
                                model_vector(m, get_norm(m, layer, get_kind(m, part)).weight),
-                               model_qk_norm_width(&m->config, part > 0), m->config.norm_epsilon));
+                               get_norm_width(&m->config, part > 0), m->config.norm_epsilon));
     }
     return STATUS_OK;
 }
@@ -144,7 +151,7 @@ static status run_split_backward(struct model *m, int64_t layer, int64_t n, floa
         TRY(split_norm_backward(m->kernels, d_part, d_part, view_part(m, a->qkv, n, part),
                                 view_statistics(a, n, part), tensor_columns(sums, part, 1),
                                 model_vector(m, get_norm(m, layer, get_kind(m, part)).weight),
-                                model_qk_norm_width(&m->config, part > 0)));
+                                get_norm_width(&m->config, part > 0)));
     }
     return STATUS_OK;
 }
@@ -185,14 +192,8 @@ bool model_has_joint_qk_norm(const struct model_config *config)
     return a.attention.qk_norm == QK_NORM_ROWS;
 }
 
-int64_t model_qk_norm_width(const struct model_config *config, bool keys)
-{
-    int64_t heads = keys ? model_kv_heads(config) : config->heads;
-    return model_head_width(config) * (model_has_joint_qk_norm(config) ? heads : 1);
-}
-
 int64_t model_norm_width(const struct model_config *config)
 {
-    int64_t width = model_has_qk_norm(config) ? model_qk_norm_width(config, false) : 0;
+    int64_t width = model_has_qk_norm(config) ? get_norm_width(config, false) : 0;
     return width > config->width ? width : config->width;
 }

@@ -99,6 +99,34 @@ status task_head_backward(struct kernels *k, const struct objective_input *in)
     return queue_backward(k, in);
 }
 
+/* Passes each example of a batch to in->sink. */
+static status report_examples(const struct batch *batch, const struct objective_input *in,
+                              const float *outputs, int64_t labels_each)
+{
+    static const struct batch_task no_task = {0};
+    const struct batch_task *task = batch->kind == BATCH_TASK ? &batch->task : &no_task;
+    const int32_t *example_rows = batch->outputs.example_rows;
+    const int64_t columns = in->task_head->labels;
+    bool one_segment_each = batch->segments == batch->sequences;
+    for (int64_t i = 0; i < batch->sequences; i++) {
+        int64_t first = example_rows[i], label = labels_each > 0 ? labels_each * i : first;
+        struct objective_example e = {
+            .sample = batch->samples[i],
+            .rows = example_rows[i + 1] - first,
+            .columns = columns,
+            .outputs = outputs + first * columns,
+            .labels = task->labels != NULL ? task->labels + label : NULL,
+            .numbers = task->float_labels != NULL ? task->float_labels + label : NULL,
+            .tokens = one_segment_each ? batch->inputs + batch->cu_rows[i] : NULL,
+            .token_count = one_segment_each ? batch->cu_rows[i + 1] - batch->cu_rows[i] : 0,
+            .token_flags = task->token_flags != NULL ? task->token_flags + batch->cu_rows[i] : NULL,
+            .row = task->dataset_rows != NULL ? task->dataset_rows[i] : 0,
+        };
+        TRY(in->sink->consume(in->sink->user, &e));
+    }
+    return STATUS_OK;
+}
+
 status task_head_run(struct kernels *k, const struct batch *batch, const struct objective_input *in,
                      const struct head_loss *loss, int64_t labels_each, bool gradient)
 {
@@ -108,7 +136,7 @@ status task_head_run(struct kernels *k, const struct batch *batch, const struct 
                       loss));
     if (in->sink != NULL) {
         TRY(download_outputs(in, &outputs));
-        TRY(task_head_report(batch, in, outputs, in->task_head->labels, labels_each));
+        TRY(report_examples(batch, in, outputs, labels_each));
     }
     return gradient ? queue_backward(k, in) : STATUS_OK;
 }
@@ -131,31 +159,5 @@ status task_head_check(const struct batch *batch, const struct objective_input *
                 batch->outputs.example_rows != NULL &&
                 batch->outputs.count == in->hidden.value.rows,
             STATUS_INTERNAL, "the batch has no rows for a fine-tuning head, or another number");
-    return STATUS_OK;
-}
-
-status task_head_report(const struct batch *batch, const struct objective_input *in,
-                        const float *outputs, int64_t columns, int64_t labels_each)
-{
-    static const struct batch_task no_task = {0};
-    const struct batch_task *task = batch->kind == BATCH_TASK ? &batch->task : &no_task;
-    const int32_t *example_rows = batch->outputs.example_rows;
-    bool one_segment_each = batch->segments == batch->sequences;
-    for (int64_t i = 0; i < batch->sequences && in->sink != NULL; i++) {
-        int64_t first = example_rows[i], label = labels_each > 0 ? labels_each * i : first;
-        struct objective_example e = {
-            .sample = batch->samples[i],
-            .rows = example_rows[i + 1] - first,
-            .columns = columns,
-            .outputs = outputs + first * columns,
-            .labels = task->labels != NULL ? task->labels + label : NULL,
-            .numbers = task->float_labels != NULL ? task->float_labels + label : NULL,
-            .tokens = one_segment_each ? batch->inputs + batch->cu_rows[i] : NULL,
-            .token_count = one_segment_each ? batch->cu_rows[i + 1] - batch->cu_rows[i] : 0,
-            .token_flags = task->token_flags != NULL ? task->token_flags + batch->cu_rows[i] : NULL,
-            .row = task->dataset_rows != NULL ? task->dataset_rows[i] : 0,
-        };
-        TRY(in->sink->consume(in->sink->user, &e));
-    }
     return STATUS_OK;
 }

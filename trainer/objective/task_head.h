@@ -22,8 +22,8 @@ void task_head_destroy(struct task_head *head);
 /* task_head_run - compute the loss of a batch, pass its examples to in->sink, and with `gradient`
  * compute the gradients of the head and of in->hidden.
  *
- * Shapes    sum i of enum head_loss_sum is written to in->device_sums[OBJECTIVE_LOSS + i];
- *           labels_each as in task_head_report
+ * Shapes    sum i of enum head_loss_sum is written to in->device_sums[OBJECTIVE_LOSS + i]. An
+ *           example has labels_each labels in batch->task.labels, or with 0 as many as it has rows
  * Order     queued; waits for the device only if there is a sink
  * Errors    STATUS_INTERNAL if the batch is larger than planned; errors of the sink */
 status task_head_run(struct kernels *k, const struct batch *batch, const struct objective_input *in,
@@ -56,10 +56,3 @@ status task_head_check_labels(const int32_t *batch_labels, int64_t count, int64_
  * Errors    STATUS_INTERNAL otherwise */
 status task_head_check(const struct batch *batch, const struct objective_input *in,
                        enum batch_kind kind);
-
-/* task_head_report - pass each example of a batch to in->sink; no-op without a sink.
- *
- * Shapes    outputs [rows of in->hidden.value, columns]; an example has `labels_each` labels in
- *           batch->task.labels, or with 0 as many as it has rows */
-status task_head_report(const struct batch *batch, const struct objective_input *in,
-                        const float *outputs, int64_t columns, int64_t labels_each);

@@ -609,7 +609,8 @@ static status require_keys(const struct task_config *c)
     return STATUS_OK;
 }
 
-status task_config_parse(const char *path, const char *text, size_t bytes, struct task_config *c)
+/* Reads a task file from memory. Messages contain `path`. */
+static status parse_config(const char *path, const char *text, size_t bytes, struct task_config *c)
 {
     *c = (struct task_config){.output = TASK_GENERATE_UNTIL,
                               .description = "",
@@ -633,7 +634,7 @@ status task_config_read(const char *path, struct task_config *out)
     size_t bytes = 0;
     *out = (struct task_config){0};
     TRY(file_read(path, FILE_LIMIT_BYTES, &text, &bytes));
-    status result = task_config_parse(path, text, bytes, out);
+    status result = parse_config(path, text, bytes, out);
     free(text);
     return result;
 }

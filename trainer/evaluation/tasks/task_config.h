@@ -97,9 +97,6 @@ struct task_config {
  *           STATUS_UNAVAILABLE: a key of lm-evaluation-harness that needs Python */
 status task_config_read(const char *path, struct task_config *out);
 
-/* task_config_parse - read a task file from memory. Messages contain `path`. */
-status task_config_parse(const char *path, const char *text, size_t bytes, struct task_config *out);
-
 /* task_config_fail - raise STATUS_RECIPE at a value of a task file. */
 status task_config_fail(const struct task_config *c, const struct node *node, const char *key,
                         const char *format, ...) __attribute__((format(printf, 4, 5)));

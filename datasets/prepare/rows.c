@@ -256,8 +256,7 @@ static status count_labels(const struct rows_preparation *p)
     TRY(ALLOCATE(c->train, labels->count, "label counts"));
     TRY(ALLOCATE(c->validation, labels->count, "label counts"));
     for (; c->count < labels->count; c->count++) {
-        c->names[c->count] = strdup(labels->names[c->count]);
-        REQUIRE(c->names[c->count] != NULL, STATUS_INTERNAL, "out of memory for label names");
+        TRY(memory_copy_text(&c->names[c->count], labels->names[c->count], "a label name"));
     }
     struct label_counter train = {c->count, c->train}, validation = {c->count, c->validation};
     TRY(shard_for_each_part(options->output, "train", report->train_shards, count_shard, &train));

@@ -438,8 +438,7 @@ static status parse_special_tokens(const char *list, struct special_tokens *out)
     int nearest = text_nearest(list, special_sets, COUNT(special_sets));
     REQUIRE(nearest < 0, STATUS_USAGE, "--special-tokens %s: did you mean '%s'?", list,
             special_sets[nearest]);
-    out->text = strdup(list);
-    REQUIRE(out->text != NULL, STATUS_INTERNAL, "out of memory for the special tokens");
+    TRY(memory_copy_text(&out->text, list, "the special tokens"));
     char *rest = out->text;
     for (char *token; (token = strsep(&rest, ",")) != NULL;) {
         TRY(add_listed_token(list, token, out));

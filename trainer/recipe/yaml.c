@@ -143,9 +143,7 @@ static status copy_scalar(const struct parsing *p, const yaml_event_t *event, co
                     (unsigned char)value[i]);
         }
     }
-    *out = strdup(value);
-    REQUIRE(*out != NULL, STATUS_INTERNAL, "out of memory while reading %s", p->name);
-    return STATUS_OK;
+    return memory_copy_text(out, value, p->name);
 }
 
 /* Reads a key and sets path to parent.key. */

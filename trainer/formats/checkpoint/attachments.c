@@ -21,10 +21,8 @@ static status read_attachment(struct checkpoint_attachments *a, const char *fold
     TRY(GROW(a->files, a->count + 1, path));
     struct checkpoint_attachment *file = &a->files[a->count];
     TRY(file_read(path, file_limit_bytes, &file->data, &file->bytes));
-    file->name = strdup(name);
     a->count++;
-    REQUIRE(file->name != NULL, STATUS_INTERNAL, "out of memory for %s", path);
-    return STATUS_OK;
+    return memory_copy_text(&file->name, name, path);
 }
 
 static status read_folder(struct checkpoint_attachments *a, const char *folder)

@@ -17,10 +17,7 @@
 
 status checkpoint_copy_text(char **out, const char *text)
 {
-    *out = strdup(text != NULL ? text : "");
-    REQUIRE(*out != NULL, STATUS_INTERNAL, "out of memory for a text of %zu bytes",
-            text != NULL ? strlen(text) : 0);
-    return STATUS_OK;
+    return memory_copy_text(out, text != NULL ? text : "", "a text of a checkpoint");
 }
 
 static status copy_options(struct checkpoint *c, const struct checkpoint_options *o)

@@ -124,10 +124,9 @@ status manifest_add_tensor(struct manifest *m, const char *set, const char *name
     *t = (struct manifest_tensor){.dtype = dtype,
                                   .dimensions = dimensions,
                                   .shape = {shape[0], dimensions == 2 ? shape[1] : 1}};
-    t->set = strdup(set);
-    t->name = strdup(name);
     m->tensor_count++;
-    REQUIRE(t->set != NULL && t->name != NULL, STATUS_INTERNAL, "out of memory for %s", name);
+    TRY(memory_copy_text(&t->set, set, name));
+    TRY(memory_copy_text(&t->name, name, name));
     char key[TENSOR_KEY_BYTES];
     format_tensor_key(key, set, name);
     return add_to_index(m, &m->tensor_index, key, m->tensor_count - 1);
@@ -159,8 +158,8 @@ status manifest_add_shard(struct manifest *m, const char *set, const char *name,
     REQUIRE(t->dtype == dtype, STATUS_INTERNAL, "file %s: the shards of %s have different dtypes",
             file, name);
     TRY(RESERVE(t->shards, t->shard_capacity, t->shard_count + 1, "the shards of a tensor"));
-    char *dataset_copy = strdup(dataset);
-    REQUIRE(dataset_copy != NULL, STATUS_INTERNAL, "out of memory for the shards of %s", name);
+    char *dataset_copy;
+    TRY(memory_copy_text(&dataset_copy, dataset, "the shards of a tensor"));
     bool matrix = dimensions == 2;
     t->shards[t->shard_count++] =
         (struct manifest_shard){.file = index,

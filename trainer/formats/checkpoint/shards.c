@@ -126,11 +126,10 @@ static status add_shard(struct checkpoint_save_state *save, int set,
     p.source = p.data = t->data != NULL ? (const char *)t->data + skipped : NULL;
     set_file_block(&p, t, r);
     TRY(format_dataset_name(save, set, t->name, &p.dataset));
-    p.name = strdup(t->name);
+    status result = memory_copy_text(&p.name, t->name, t->name);
     save->shards[save->shard_count++] = p;
     save->bytes += compute_snapshot_bytes(r.rows * r.columns, t->dtype);
-    REQUIRE(p.name != NULL, STATUS_INTERNAL, "out of memory for %s", t->name);
-    return STATUS_OK;
+    return result;
 }
 
 static status check_tensor(const struct checkpoint_tensor *t)

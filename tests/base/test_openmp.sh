@@ -1,7 +1,7 @@
 #!/bin/bash
 # The program executes itself once more with GOMP_SPINCOUNT=2000, unless the user has chosen how
 # OpenMP threads wait. Process id, name, arguments and open files remain.
-source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
+source "${BIREME_SOURCE_DIR:=$PWD}/tests/trainer/tiny_training.sh"
 unset OMP_WAIT_POLICY GOMP_SPINCOUNT BIREME_SPINCOUNT_SET
 mkfifo input
 

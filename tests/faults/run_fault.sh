@@ -9,11 +9,11 @@ name=${1:?} shim=$(realpath "${2:?}") allocation_shim=$(realpath "${3:?}")
 here=$(cd "$(dirname "$0")" && pwd)
 case $name in # these cases mount file systems
 read_only | power_cut_mutants)
-    source "${BIREME_SOURCE_DIR:?}/tests/mount_namespace.sh"
+    source "${BIREME_SOURCE_DIR:=$PWD}/tests/mount_namespace.sh"
     enter_mount_namespace "$0" "$@"
     ;;
 esac
-source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
+source "${BIREME_SOURCE_DIR:=$PWD}/tests/trainer/tiny_training.sh"
 seed=${BIREME_FAULT_SEED:-$((RANDOM * 32768 + RANDOM))}
 RANDOM=$seed
 echo "seed $seed (BIREME_FAULT_SEED)"

@@ -2,7 +2,7 @@
 # The Debian package of cpack: its name, its control files, and what Debian's policy demands of its
 # content. The program and the library of the unpacked package work.
 # usage: test_debian_package.sh CPACK BUILD_FOLDER
-source "${BIREME_SOURCE_DIR:?}/tests/temporary_folder.sh"
+source "${BIREME_SOURCE_DIR:=$PWD}/tests/temporary_folder.sh"
 cpack=$1 build=$2
 
 for tool in dpkg-deb dpkg-shlibdeps file; do

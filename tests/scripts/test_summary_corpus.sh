@@ -2,7 +2,7 @@
 # The pairs of scripts/summary_corpus.sh from the text of pages: aligned, shortened, each text once.
 # The three parts share no summary and no text.
 set -eu
-source "${BIREME_SOURCE_DIR:?}/tests/temporary_folder.sh"
+source "${BIREME_SOURCE_DIR:=$PWD}/tests/temporary_folder.sh"
 mkdir pages
 # write_page NAME SUMMARY WORD: a page with a description of 60 words.
 write_page() {

@@ -6,7 +6,7 @@ command -v msgfmt >/dev/null || {
     echo "skipped: no msgfmt (package gettext)"
     exit 77
 }
-source "${BIREME_SOURCE_DIR:?}/tests/temporary_folder.sh"
+source "${BIREME_SOURCE_DIR:=$PWD}/tests/temporary_folder.sh"
 catalogs=unpacked/usr/share/locale/es/LC_MESSAGES
 mkdir -p $catalogs
 {

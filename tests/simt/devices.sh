@@ -2,7 +2,7 @@
 # Functions of the tests of training on a GPU, emulated or real; sourced. ctest sets BIREME_PROGRAM
 # (CPU), BIREME_SIMT and BIREME_SOURCE_DIR.
 # shellcheck disable=SC2034,SC2086,SC2154 # settings are words; tiny_training.sh shares variables
-source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
+source "${BIREME_SOURCE_DIR:=$PWD}/tests/trainer/tiny_training.sh"
 cpu=$program gpu=${BIREME_SIMT:?}
 emulated=false
 ! "$gpu" --version | grep -q emulated || emulated=true

@@ -5,7 +5,7 @@
 # ctest: parts not_finite ahead weights_ahead lamb_ahead fp8_ahead times
 # ctest: timeout 300
 # shellcheck disable=SC2034,SC2086,SC2154 # settings are words; tiny_training.sh shares variables
-source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
+source "${BIREME_SOURCE_DIR:=$PWD}/tests/trainer/tiny_training.sh"
 gpu=${BIREME_SIMT:?} flipping=${BIREME_FLIPPING_SIMT:?} program=$gpu
 small='train.max_steps=4 evaluate.every=2 checkpoint.every=2 batch.global_size=4
     batch.micro_size=2 schedule.warmup_steps=1 train.device=cuda log.every=1'

@@ -10,7 +10,7 @@
 # ctest: parts metrics
 # ctest: timeout 300
 # shellcheck disable=SC2034,SC2086,SC2154 # settings are words; tiny_training.sh shares variables
-source "${BIREME_SOURCE_DIR:?}/tests/simt/devices.sh"
+source "${BIREME_SOURCE_DIR:=$PWD}/tests/simt/devices.sh"
 
 test_fp32() {
     train_cpu one $small

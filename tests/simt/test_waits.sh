@@ -5,7 +5,7 @@
 # ctest: parts waits head_waits dpo_waits mixed_waits
 # ctest: timeout 300
 # shellcheck disable=SC2034,SC2086,SC2154 # settings are words; tiny_training.sh shares variables
-source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
+source "${BIREME_SOURCE_DIR:=$PWD}/tests/trainer/tiny_training.sh"
 cpu=$program gpu=${BIREME_SIMT:?}
 
 # count_waits RECIPE SETTING...: train 2 and 6 steps on the GPU. Both runs contain the first step,

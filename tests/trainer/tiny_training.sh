@@ -2,8 +2,18 @@
 # Functions of the shell tests of the program; sourced. Makes a temporary folder with a tokenizer
 # and shards of the license's text and a recipe that trains in 0.1 s, and changes to this folder.
 # The functions write the output of the program to the files `out` and `stderr`.
+#
+# ctest sets the variables below. A test that is run by hand has these defaults: the current folder
+# is the source folder, and the program is that of build/.
 set -u
-program=${BIREME_PROGRAM:?} source=${BIREME_SOURCE_DIR:?}
+source=${BIREME_SOURCE_DIR:=$PWD}
+program=${BIREME_PROGRAM:=$source/build/trainer/bireme}
+export BIREME_SOURCE_DIR BIREME_PROGRAM
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+[ -x "$program" ] || {
+    echo "tiny_training.sh: no program $program; build it, or set BIREME_PROGRAM" >&2
+    exit 1
+}
 source "$source/tests/temporary_folder.sh"
 # One thread for each rank: at these sizes the threads of a team only wait for each other.
 export OMP_NUM_THREADS=1 OMP_THREAD_LIMIT=1

@@ -10,7 +10,7 @@
 # ctest: timeout 300
 set -u
 program=${1:?}
-source "${BIREME_SOURCE_DIR:?}/tests/mount_namespace.sh"
+source "${BIREME_SOURCE_DIR:=$PWD}/tests/mount_namespace.sh"
 enter_mount_namespace "$0" "$@"
 export TMPDIR=/tmp # not in the folder that the test replaces
 source "$BIREME_SOURCE_DIR/tests/temporary_folder.sh"

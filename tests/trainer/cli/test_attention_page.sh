@@ -3,7 +3,7 @@
 # an encoder-decoder: every cell, the tokens, light and dark mode, and the width of a phone.
 # Screenshots go to the folder BIREME_SCREENSHOTS if it is set.
 # ctest: timeout 600
-source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
+source "${BIREME_SOURCE_DIR:=$PWD}/tests/trainer/tiny_training.sh"
 
 for command in chromium python3; do
     command -v $command >/dev/null || {

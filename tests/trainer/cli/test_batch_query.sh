@@ -11,7 +11,7 @@
 #             windows
 # ctest: parts embed attention classify answer
 # ctest: timeout 120
-source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
+source "${BIREME_SOURCE_DIR:=$PWD}/tests/trainer/tiny_training.sh"
 
 run_bireme 0 tokenizer train --type wordpiece --vocab-size 300 --input "$source/LICENSE" \
     --output tok

@@ -3,7 +3,7 @@
 # recipe trains in FP8. `plan --cluster` reads descriptions with and without this rate, and requires
 # the rate for a recipe in FP8.
 # ctest: timeout 60
-source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
+source "${BIREME_SOURCE_DIR:=$PWD}/tests/trainer/tiny_training.sh"
 small='model.num_layers=3 model.hidden_size=32 model.num_heads=1 model.vocab_size=76
     data.sequence_length=32 batch.global_size=2 batch.micro_size=2 train.max_steps=1
     schedule.warmup_steps=0'

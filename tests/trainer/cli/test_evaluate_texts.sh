@@ -1,7 +1,7 @@
 #!/bin/bash
 # `bireme evaluate --predictions` prints metrics of texts against references, and refuses files that
 # do not fit together. test_text_scores.c compares the values with sacreBLEU and rouge-score.
-source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
+source "${BIREME_SOURCE_DIR:=$PWD}/tests/trainer/tiny_training.sh"
 
 printf 'the cat sat on the mat\na dog barks loudly today\n' >predictions
 printf 'the cat sat on the mat\r\na dog barked loudly today\r\n' >references

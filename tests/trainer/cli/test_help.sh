@@ -4,7 +4,7 @@
 # ctest: timeout 120
 set -u
 program=${BIREME_PROGRAM:?}
-source "${BIREME_SOURCE_DIR:?}/tests/temporary_folder.sh"
+source "${BIREME_SOURCE_DIR:=$PWD}/tests/temporary_folder.sh"
 
 # list_names SECTION: print the names in this section of the help that check_help has written last.
 list_names() {

@@ -3,7 +3,7 @@
 # does not change the report about the others.
 # ctest: parts kinds output training permission
 # ctest: timeout 120
-. "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
+. "${BIREME_SOURCE_DIR:=$PWD}/tests/trainer/tiny_training.sh"
 
 # All printable ASCII characters are tokens.
 printf '%s\n' '{}|~!"#$%&()*+,-./0123456789:;<=>?@[]^_`' ' abcdefghijklmnopqrstuvwxyz' \

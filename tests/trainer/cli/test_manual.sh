@@ -3,7 +3,7 @@
 # them.
 set -u
 program=${BIREME_PROGRAM:?} source=${BIREME_SOURCE_DIR:?}
-source "${BIREME_SOURCE_DIR:?}/tests/temporary_folder.sh"
+source "${BIREME_SOURCE_DIR:=$PWD}/tests/temporary_folder.sh"
 
 "$source/scripts/generate_manual.sh" "$program" manual || fail 'no manual'
 

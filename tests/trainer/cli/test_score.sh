@@ -2,7 +2,7 @@
 # `bireme score` with the post-processors of Qwen2, Llama 2, Mistral and Gemma: the start token, and
 # the tokens that are scored. `evaluate --task` gives the same log-probabilities with other code.
 # ctest: timeout 120
-source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
+source "${BIREME_SOURCE_DIR:=$PWD}/tests/trainer/tiny_training.sh"
 reference=$source/tests/reference/tokenizer
 line='two banks pull in 12 strokes'
 echo "$line" >line

@@ -2,7 +2,7 @@
 # The output of the commands for a terminal has at most 79 columns. Errors, warnings, and lines with
 # a text or a path of the user can be longer.
 # ctest: timeout 300
-source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
+source "${BIREME_SOURCE_DIR:=$PWD}/tests/trainer/tiny_training.sh"
 
 # check_width ARGUMENT...: run a command and measure its lines.
 check_width() {

@@ -2,7 +2,7 @@
 # translate, summarize, generate and attention with an encoder-decoder: files and standard input,
 # the order and number of lines, equal targets with every batch, JSON, and errors.
 # ctest: timeout 180
-source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
+source "${BIREME_SOURCE_DIR:=$PWD}/tests/trainer/tiny_training.sh"
 
 write_pairs 200 8 capitals
 run_bireme 0 tokenizer train --type bpe --vocab-size 300 --input pairs.a pairs.b --output words

@@ -3,7 +3,7 @@
 # and generate select it with --target-lang. Scores of generated targets, both places of the token
 # and errors are tested.
 # ctest: timeout 180
-source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
+source "${BIREME_SOURCE_DIR:=$PWD}/tests/trainer/tiny_training.sh"
 
 reference=$source/tests/reference/tokenizer
 yes 'the list' | head -40 >pairs.a

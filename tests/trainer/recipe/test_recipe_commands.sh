@@ -5,7 +5,7 @@
 # ctest: parts summarize_manual t5_tiny_manual_denoise t5_tiny_manual_instructions
 # ctest: parts t5_tiny_manual_summarize transformer_base_wmt transformer_big_wmt
 # ctest: parts translate_manual translate_manual_denoise
-source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
+source "${BIREME_SOURCE_DIR:=$PWD}/tests/trainer/tiny_training.sh"
 
 # write_lines FIRST COUNT FILE: lines of the license, which have an end in all files.
 write_lines() {

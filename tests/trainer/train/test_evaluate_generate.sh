@@ -3,7 +3,7 @@
 # of `bireme translate` and `bireme evaluate --predictions`, at any layout. Also tested: stops, the
 # plan, and settings that are refused.
 # ctest: timeout 240
-source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
+source "${BIREME_SOURCE_DIR:=$PWD}/tests/trainer/tiny_training.sh"
 need_mpirun
 
 awk 'BEGIN {

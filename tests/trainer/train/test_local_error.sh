@@ -7,7 +7,7 @@
 # ctest: targets test_fault_shim
 # ctest: timeout 60
 shim=$(realpath "${1:?}")
-source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
+source "${BIREME_SOURCE_DIR:=$PWD}/tests/trainer/tiny_training.sh"
 need_shim
 need_mpirun
 

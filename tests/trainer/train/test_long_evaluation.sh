@@ -6,7 +6,7 @@
 # ctest: targets test_fault_shim
 # ctest: timeout 120
 shim=$(realpath "${2:?}")
-source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
+source "${BIREME_SOURCE_DIR:=$PWD}/tests/trainer/tiny_training.sh"
 need_shim
 
 # run_fast SPEED ARGUMENT...: start a training with a clock of this speed.

@@ -11,7 +11,7 @@
 # ctest: targets test_program_flipping_trainer
 # ctest: timeout 240
 trainer=$(realpath "${2:?}")
-. "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
+. "${BIREME_SOURCE_DIR:=$PWD}/tests/trainer/tiny_training.sh"
 need_mpirun
 
 # train_flipped RANKS CODE RANK STEP BEFORE TENSOR SETTING...: train while a bit changes.

@@ -12,7 +12,7 @@
 # ctest: parts trl trl_qwen3 packing layouts chat
 # ctest: timeout 600
 # shellcheck source=tests/trainer/tiny_training.sh
-source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
+source "${BIREME_SOURCE_DIR:=$PWD}/tests/trainer/tiny_training.sh"
 readonly reference=$source/tests/reference/sft
 
 # prepare_rows NAME FLAG...: write shards of NAME.jsonl to NAME/, with the tokenizer in

@@ -3,7 +3,7 @@
 # ctest: parts checkpoints resume stop stop_evaluating damaged_shard errors inspect one_token
 # ctest: parts resolve bench kills_1 kills_2
 # ctest: timeout 900
-source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
+source "${BIREME_SOURCE_DIR:=$PWD}/tests/trainer/tiny_training.sh"
 
 # `bireme checkpoint` list, verify, diff and reshard; training from a resharded checkpoint.
 test_checkpoints() {

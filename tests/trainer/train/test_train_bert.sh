@@ -4,7 +4,7 @@
 # ctest: name train
 # ctest: parts bert encoders parts
 # ctest: timeout 120
-source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
+source "${BIREME_SOURCE_DIR:=$PWD}/tests/trainer/tiny_training.sh"
 need_mpirun
 
 run_bireme 0 tokenizer train --type wordpiece --vocab-size 300 --input "$source/LICENSE" \

@@ -9,7 +9,7 @@
 #   label        the score of a label as evaluate.metric
 # ctest: parts checkpoint patience label
 # ctest: timeout 120
-source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
+source "${BIREME_SOURCE_DIR:=$PWD}/tests/trainer/tiny_training.sh"
 # With this learning rate the loss rises after a few steps.
 sed -i 's/learning_rate: 1.0e-2/learning_rate: 0.6/; s/max_grad_norm: 1.0/max_grad_norm: 0/
     s/name: cosine, warmup_steps: 5/name: constant, warmup_steps: 12/

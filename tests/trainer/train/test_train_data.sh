@@ -7,7 +7,7 @@
 #   rows         less data than a batch
 # ctest: parts same tokenizers rows
 # ctest: timeout 120
-source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
+source "${BIREME_SOURCE_DIR:=$PWD}/tests/trainer/tiny_training.sh"
 
 # expect_warning NAME COUNT: the last command printed COUNT warnings with this name.
 expect_warning() {

@@ -2,7 +2,7 @@
 # Denoising of texts with encoder-decoder models: the corruption is the same at any layout and after
 # a resume. Evaluation, and settings that are refused.
 # ctest: timeout 120
-source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
+source "${BIREME_SOURCE_DIR:=$PWD}/tests/trainer/tiny_training.sh"
 need_mpirun
 
 run_bireme 0 tokenizer train --type bpe --special-tokens roberta --vocab-size 300 \

@@ -3,7 +3,7 @@
 # reuse, layouts, gradient accumulation, resume, stop, errors.
 # ctest: parts layouts whole_batch smoothing resume stop reward export chat errors
 # ctest: timeout 300
-source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
+source "${BIREME_SOURCE_DIR:=$PWD}/tests/trainer/tiny_training.sh"
 
 make_preferences 150
 run_bireme 0 train recipe.yaml run_dir=base train.max_steps=10

@@ -19,11 +19,11 @@
 part=${1:-} shim=$(realpath "${2:?}")
 case $part in
 full_disk | power_cut_*)
-    source "${BIREME_SOURCE_DIR:?}/tests/mount_namespace.sh"
+    source "${BIREME_SOURCE_DIR:=$PWD}/tests/mount_namespace.sh"
     enter_mount_namespace "$0" "$@"
     ;;
 esac
-source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
+source "${BIREME_SOURCE_DIR:=$PWD}/tests/trainer/tiny_training.sh"
 need_shim
 
 sed -i 's/num_layers: 2/num_layers: 1/; s/hidden_size: 32/hidden_size: 16/

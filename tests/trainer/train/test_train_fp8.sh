@@ -5,7 +5,7 @@
 # usage: test_train_fp8.sh; BIREME_PROGRAM and BIREME_SOURCE_DIR are set by ctest
 # ctest: timeout 300
 # shellcheck disable=SC2086,SC2154 # settings are words; tiny_training.sh shares variables
-source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
+source "${BIREME_SOURCE_DIR:=$PWD}/tests/trainer/tiny_training.sh"
 has_bf16 recipe.yaml || exit 77
 
 deep='model.num_layers=4 fp8.amax_history=8 optimizer.learning_rate=2e-3'

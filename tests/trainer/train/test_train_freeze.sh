@@ -2,7 +2,7 @@
 # train.freeze and train.freeze_layers: frozen weights keep their bits at any layout and precision;
 # the memory of a plan; errors.
 # ctest: timeout 120
-source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
+source "${BIREME_SOURCE_DIR:=$PWD}/tests/trainer/tiny_training.sh"
 need_mpirun
 sed -i 's/max_steps: 20/max_steps: 4/; s/warmup_steps: 5/warmup_steps: 1/
     s/every: 10, batches/every: 2, batches/; s/every: 10, keep/every: 2, keep/' recipe.yaml

@@ -4,7 +4,7 @@
 # with the chat template, and errors are tested too.
 # ctest: parts data layouts chat
 # ctest: timeout 240
-source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
+source "${BIREME_SOURCE_DIR:=$PWD}/tests/trainer/tiny_training.sh"
 
 # write_templates NAME...: print a file with a template of each name.
 write_templates() {

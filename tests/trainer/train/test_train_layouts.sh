@@ -6,7 +6,7 @@
 # ctest: parts qwen3 openai_gpt gemma2 gemma3_text smollm3 granite olmo olmo2 phi3 stablelm
 # ctest: parts transformer_decoder change_layout masked_layouts
 # ctest: timeout 900
-source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
+source "${BIREME_SOURCE_DIR:=$PWD}/tests/trainer/tiny_training.sh"
 
 # Equal losses at any number of ranks, and equal bits in two runs on the same number, and at any
 # number of threads.

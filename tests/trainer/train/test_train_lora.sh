@@ -3,7 +3,7 @@
 # reference of DPO, a missing or changed base model, encoder-decoders, errors.
 # ctest: parts layouts objectives checkpoints dpo seq2seq
 # ctest: timeout 240
-source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
+source "${BIREME_SOURCE_DIR:=$PWD}/tests/trainer/tiny_training.sh"
 sed -i 's/max_steps: 20/max_steps: 6/; s/warmup_steps: 5/warmup_steps: 1/
     s/every: 10, batches/every: 3, batches/; s/every: 10, keep/every: 3, keep/' recipe.yaml
 run_bireme 0 train recipe.yaml run_dir=base train.max_steps=4 checkpoint.every=0

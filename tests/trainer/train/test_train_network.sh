@@ -3,7 +3,7 @@
 # 71 and an error that names the lost host and the operation. The next start, on both hosts after
 # the link is back or on one host, resumes from the last checkpoint and equals a run without a cut.
 # ctest: timeout 120
-source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
+source "${BIREME_SOURCE_DIR:=$PWD}/tests/trainer/tiny_training.sh"
 source "$source/tests/comm/host/two_hosts.sh"
 need_mpirun
 trap 'hosts_remove; remove_folder' EXIT

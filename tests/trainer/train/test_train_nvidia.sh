@@ -6,7 +6,7 @@
 # ctest: targets test_program_nvidia_shards
 # ctest: timeout 120
 maker=$(realpath "$1")
-source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
+source "${BIREME_SOURCE_DIR:=$PWD}/tests/trainer/tiny_training.sh"
 need_mpirun
 
 mkdir shards && "$maker" shards || exit 1

@@ -2,7 +2,7 @@
 # Encoder-decoder models: training from two aligned files, equal losses at any layout with dropout,
 # with recomputation and after a resume, evaluation, and combinations that are refused.
 # ctest: timeout 240
-source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
+source "${BIREME_SOURCE_DIR:=$PWD}/tests/trainer/tiny_training.sh"
 need_mpirun
 
 make_pairs

@@ -5,10 +5,10 @@
 #
 # A mount namespace is needed to replace /dev/shm.
 # ctest: timeout 120
-source "${BIREME_SOURCE_DIR:?}/tests/mount_namespace.sh"
+source "${BIREME_SOURCE_DIR:=$PWD}/tests/mount_namespace.sh"
 enter_mount_namespace "$0" "$@"
 export TMPDIR=/tmp # not in the folder that the test replaces
-source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
+source "${BIREME_SOURCE_DIR:=$PWD}/tests/trainer/tiny_training.sh"
 need_mpirun
 
 # This model needs between 40 and 64 MiB of shared memory on two ranks.

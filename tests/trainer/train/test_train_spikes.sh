@@ -18,7 +18,7 @@
 # ctest: targets test_program_flipping_trainer test_fault_shim
 # ctest: timeout 300
 trainer=$(realpath "${2:?}") shim=$(realpath "${3:?}")
-. "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
+. "${BIREME_SOURCE_DIR:=$PWD}/tests/trainer/tiny_training.sh"
 
 awk -v seed=1 '
     function random() { seed = (seed * 16807) % 2147483647; return seed / 2147483647 }

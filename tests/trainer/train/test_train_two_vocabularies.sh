@@ -3,7 +3,7 @@
 # losses at any layout and after a resume, translation, export and import, and combinations
 # that are refused.
 # ctest: timeout 300
-source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
+source "${BIREME_SOURCE_DIR:=$PWD}/tests/trainer/tiny_training.sh"
 need_mpirun
 
 # make_two NAME SOURCES TARGETS: write a tokenizer with a vocabulary of each size.

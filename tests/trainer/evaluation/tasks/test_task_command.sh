@@ -2,7 +2,7 @@
 # `bireme evaluate --task` and evaluate.tasks: results in the output, in metrics.jsonl and in the
 # report; damaged task files end with one message. test_tasks.c compares the values with
 # lm-evaluation-harness.
-source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
+source "${BIREME_SOURCE_DIR:=$PWD}/tests/trainer/tiny_training.sh"
 
 printf '{"q": "the Lic", "c": ["ense", "zzzz"], "a": 0}\n{"q": "a", "c": ["b", "c"], "a": 1}\n' \
     >rows.jsonl

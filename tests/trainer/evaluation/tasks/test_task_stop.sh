@@ -2,7 +2,7 @@
 # A stop request and the end of train.wall_minutes end the tasks of an evaluation between two
 # batches. The next session repeats the evaluation.
 # ctest: timeout 180
-source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
+source "${BIREME_SOURCE_DIR:=$PWD}/tests/trainer/tiny_training.sh"
 
 awk 'BEGIN { for (i = 0; i < 100000; i++) print "{\"q\": \"the\", \"a\": \"x\"}" }' >rows.jsonl
 cat >task.yaml <<'EOF'

@@ -3,7 +3,7 @@
 # bit for bit, their tokenizer encodes the same, and wrong options and files are errors.
 # ctest: timeout 300
 # shellcheck source=tests/trainer/tiny_training.sh
-source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
+source "${BIREME_SOURCE_DIR:=$PWD}/tests/trainer/tiny_training.sh"
 sed -i 's/num_layers: 2/num_layers: 1/; s/max_steps: 20/max_steps: 2/
     s/warmup_steps: 5/warmup_steps: 1/; s/every: 10/every: 2/' recipe.yaml
 head -n 5 "$source/LICENSE" | cut -c1-30 >lines

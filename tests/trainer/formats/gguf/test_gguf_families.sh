@@ -6,7 +6,7 @@
 # ctest: parts decoders encoders seq2seq unigram refused
 # ctest: timeout 120
 # shellcheck source=tests/trainer/tiny_training.sh
-source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
+source "${BIREME_SOURCE_DIR:=$PWD}/tests/trainer/tiny_training.sh"
 cat >small.yaml <<'END'
 objective: clm
 run_dir: run

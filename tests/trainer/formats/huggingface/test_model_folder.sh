@@ -10,7 +10,7 @@
 # ctest: targets test_fault_shim
 shim=${2:+$(realpath "$2")}
 # shellcheck source=tests/trainer/tiny_training.sh
-source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
+source "${BIREME_SOURCE_DIR:=$PWD}/tests/trainer/tiny_training.sh"
 sed -i 's/num_layers: 2/num_layers: 1/; s/hidden_size: 32/hidden_size: 16/;
     s/max_steps: 20/max_steps: 4/
     s/warmup_steps: 5/warmup_steps: 1/; s/every: 10/every: 2/' recipe.yaml

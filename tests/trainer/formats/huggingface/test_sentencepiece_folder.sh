@@ -2,7 +2,7 @@
 # A model with a SentencePiece tokenizer: training, checkpoint, export and import keep the file.
 # ctest: timeout 120
 # shellcheck source=tests/trainer/tiny_training.sh
-source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
+source "${BIREME_SOURCE_DIR:=$PWD}/tests/trainer/tiny_training.sh"
 model=$source/tests/reference/tokenizer/sentencepiece/bpe_bytes/tokenizer.model
 
 mkdir pieces

@@ -4,7 +4,7 @@
 # ctest: parts text seq2seq tasks errors clients stop openai page
 # ctest: timeout 600
 # shellcheck source=tests/trainer/tiny_training.sh
-source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
+source "${BIREME_SOURCE_DIR:=$PWD}/tests/trainer/tiny_training.sh"
 command -v curl >/dev/null || {
     echo 'skipped: no curl'
     exit 77

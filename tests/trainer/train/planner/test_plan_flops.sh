@@ -6,7 +6,7 @@
 # a window of W of T rows, a query sees W - W (W - 1) / 2 T keys on average, and the formula counts
 # W - W^2 / 2 T. Without a window W is T. In both directions, a query sees twice as many keys, but
 # itself only once. In an encoder-decoder only self-attention of the decoder is causal.
-source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
+source "${BIREME_SOURCE_DIR:=$PWD}/tests/trainer/tiny_training.sh"
 readonly tokens=32
 
 # read_field NAME: print the number of the field in the JSON of standard input.

@@ -1,4 +1,5 @@
-/* Compares metrics of examples divided among the ranks with metrics of all examples on one rank. */
+/* Compares metrics of examples divided among the ranks with metrics of all examples on one rank.
+ * ctest: ranks 3 */
 #include <jansson.h>
 
 #include "base/file.h"

@@ -1,5 +1,6 @@
 /* The shards of the tensor-parallel ranks tile each parameter exactly once, unless it is
- * replicated. Initial weights do not depend on the number of ranks. */
+ * replicated. Initial weights do not depend on the number of ranks.
+ * ctest: ranks 2 3 */
 #include "tests/check.h"
 #include "tests/trainer/model/tiny_gpt2.h"
 #include "trainer/model/model.h"

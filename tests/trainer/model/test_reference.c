@@ -5,7 +5,8 @@
  * families are also tested as transformer_decoder with their parts. LongRoPE is tested with short
  * and with long factors.
  *
- * The error of a tensor is |a - b| / |b| in the Frobenius norm (reference_run.h). */
+ * The error of a tensor is |a - b| / |b| in the Frobenius norm (reference_run.h).
+ * ctest: name reference_pytorch */
 #include "tests/trainer/model/reference_run.h"
 #include "trainer/model/architecture.h"
 #include "trainer/model/cache.h"

@@ -8,7 +8,10 @@
  * other cases both models have adapters with dropout. Activation checkpointing must not change any
  * bit.
  *
- * usage: test_tensor_parallel [few]; "few" tests a fourth of the models in fp32. */
+ * usage: test_tensor_parallel [few]; "few" tests a fourth of the models in fp32.
+ * ctest: timeout 300
+ * ctest: ranks 2 3 4
+ * ctest: run 2_hosts ranks=4 BIREME_COMM_NODES=2 few */
 #include "base/memory.h"
 #include "base/random.h"
 #include "kernels/cpu/matmul.h"

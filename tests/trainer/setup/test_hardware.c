@@ -1,4 +1,5 @@
-/* The comparison of the ranks' devices (hardware_compare_models). */
+/* The comparison of the ranks' devices (hardware_compare_models).
+ * ctest: ranks 2 3 */
 #include "tests/check.h"
 #include "trainer/setup/hardware.h"
 

@@ -2,7 +2,8 @@
  * number as on one rank, for every tensor-parallel size and ZeRO stage. Weights that are rounded
  * again, as after a resume, have the same bits. The gradient of an element depends only on its
  * position in the whole parameter, so that the moments and the master weights of AdamW also have
- * the same bits. A rollback restores the moments. */
+ * the same bits. A rollback restores the moments.
+ * ctest: ranks 2 4 */
 #include "kernels/cpu/matmul.h"
 #include "tests/check.h"
 #include "tests/trainer/model/tiny_gpt2.h"

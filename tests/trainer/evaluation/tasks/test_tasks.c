@@ -1,6 +1,9 @@
 /* Tasks of every output type on a small model: outputs, scores and metrics are the same as in
  * lm-evaluation-harness with transformers (scripts/peers/check_lm_eval.py), question by question,
- * on any number of ranks. */
+ * on any number of ranks.
+ * ctest: timeout 120
+ * ctest: ranks 3
+ * ctest: run 2_tensor ranks=2 2 */
 #include <unistd.h>
 
 #include "comm/comm.h"

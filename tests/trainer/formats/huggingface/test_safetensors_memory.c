@@ -1,6 +1,8 @@
 /* Memory of the header of a safetensors file and of an index of weights. The headers have almost
  * the largest size of the format. The program may use 64 MB more than the file: a tree of a whole
- * header takes up to 17 times its size. */
+ * header takes up to 17 times its size. Files of 100 MB are written, which takes long on a loaded
+ * machine.
+ * ctest: timeout 180 */
 #include <stdint.h>
 #include <sys/resource.h>
 #include <sys/wait.h>

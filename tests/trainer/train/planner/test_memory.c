@@ -4,7 +4,19 @@
  *
  * RANKS and TENSOR (ranks that share the model) are 1 or 2. With PRECISION fp32 or bf16, adapters
  * are trained on the final weights of a first run. CHECKPOINTING is selective or full. With
- * rollback, the run keeps a copy of weights and moments; with moments, these are bf16 too. */
+ * rollback, the run keeps a copy of weights and moments; with moments, these are bf16 too.
+ * ctest: targets bireme
+ * ctest: run adapters 1 0 1 fp32
+ * ctest: run adapters_bf16 1 0 1 bf16
+ * ctest: run selective 1 0 1 selective
+ * ctest: run full 1 0 1 full
+ * ctest: run rollback 1 0 1 rollback
+ * ctest: run moments 1 0 1 moments
+ * ctest: run 2_ranks 2
+ * ctest: run 2_ranks_rollback 2 1 1 rollback
+ * ctest: run 2_ranks_zero_1 2 1
+ * ctest: run 2_ranks_zero_2 2 2
+ * ctest: run 2_tensor 2 0 2 */
 #include <jansson.h>
 #include <unistd.h>
 
@@ -166,6 +178,11 @@ static bool cpu_has_bf16(void)
     return has_bf16;
 }
 
+static bool has_mpi(void)
+{
+    return system("\"$BIREME_PROGRAM\" --version | grep -q '^MPI  *MPI'") == 0;
+}
+
 int main(int argc, char **argv)
 {
     int ranks = argc > 1 && strcmp(argv[1], "2") == 0 ? 2 : 1;
@@ -176,6 +193,9 @@ int main(int argc, char **argv)
     }
     if (SANITIZED) {
         CHECK_SKIP("plans do not include the memory of a sanitizer");
+    }
+    if (ranks > 1 && !has_mpi()) {
+        CHECK_SKIP("built without MPI");
     }
     bool recompute =
         argc > 4 && (strcmp(argv[4], "selective") == 0 || strcmp(argv[4], "full") == 0);

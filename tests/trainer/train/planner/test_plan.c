@@ -1,4 +1,5 @@
-/* Plans against closed forms: GPT-2 small, several ranks, shards; and the output of the command. */
+/* Plans against closed forms: GPT-2 small, several ranks, shards; and the output of the command.
+ * ctest: targets bireme */
 #include <jansson.h>
 #include <stdlib.h>
 #include <sys/wait.h>

@@ -28,6 +28,12 @@ static inline int64_t number_divide_up(int64_t a, int64_t b)
     return (a + b - 1) / b;
 }
 
+/* number_round_up - return the smallest multiple of b that is at least a; a >= 0, b > 0. */
+static inline int64_t number_round_up(int64_t a, int64_t b)
+{
+    return number_divide_up(a, b) * b;
+}
+
 /* number_compare - compare for qsort: ascending. The elements are doubles, or structs that begin
  * with a double. */
 int number_compare(const void *a, const void *b);

@@ -1,4 +1,5 @@
 #include "base/device/arena.h"
+#include "base/number.h"
 
 enum { ARENA_ALIGNMENT = 64 };
 
@@ -21,7 +22,7 @@ void arena_destroy(struct arena *arena)
 
 status arena_take(struct arena *arena, size_t bytes, void **out)
 {
-    size_t size = (bytes + ARENA_ALIGNMENT - 1) / ARENA_ALIGNMENT * ARENA_ALIGNMENT;
+    size_t size = (size_t)number_round_up((int64_t)bytes, ARENA_ALIGNMENT);
     *out = NULL;
     if (arena->memory != NULL) {
         REQUIRE(size <= arena->bytes - arena->used, STATUS_INTERNAL,

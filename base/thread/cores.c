@@ -1,5 +1,6 @@
 #define _GNU_SOURCE /* sched_getaffinity */
 #include "base/thread/cores.h"
+#include "base/number.h"
 
 #include <inttypes.h>
 #include <sched.h>
@@ -43,7 +44,7 @@ static int64_t read_group_quota(const char *folder)
         }
     }
     bool limited = quota > 0 && period > 0 && quota / period < CPU_SETSIZE;
-    return limited ? (quota + period - 1) / period : 0;
+    return limited ? number_divide_up(quota, period) : 0;
 }
 
 static int64_t read_group_memory(const char *folder)
@@ -53,7 +54,7 @@ static int64_t read_group_memory(const char *folder)
         read_numbers(folder, "memory.limit_in_bytes", &bytes, &unused) != 1) {
         return 0;
     }
-    return bytes > 0 ? bytes : 0;
+    return number_max(bytes, 0);
 }
 
 /* Returns the smallest limit of a group and of all groups above it, up to `top` characters of the

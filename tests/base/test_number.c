@@ -20,5 +20,11 @@ int main(void)
     CHECK_EQUAL(number_divide_up(3, 3), 1);
     CHECK_EQUAL(number_divide_up(4, 3), 2);
     CHECK_EQUAL(number_divide_up((int64_t)1 << 40, 1), (int64_t)1 << 40);
+    CHECK_EQUAL(number_round_up(0, 8), 0);
+    CHECK_EQUAL(number_round_up(1, 8), 8);
+    CHECK_EQUAL(number_round_up(8, 8), 8);
+    CHECK_EQUAL(number_round_up(9, 3), 9);
+    CHECK_EQUAL(number_round_up(10, 3), 12);
+    CHECK_EQUAL(number_round_up(((int64_t)1 << 40) + 1, 2), ((int64_t)1 << 40) + 2);
     return 0;
 }

@@ -1,6 +1,7 @@
 /* The interface of every communicator. It checks arguments, handles groups of one rank and measures
  * time. The collectives on small data all use one exchange operation. */
 #include "base/memory.h"
+#include "base/number.h"
 #include "comm/comm_impl.h"
 
 #include <inttypes.h>
@@ -260,7 +261,7 @@ status comm_sum_doubles(struct comm *comm, double *data, int64_t count)
 {
     const int64_t limit = (int64_t)(COMM_SMALL_BYTES / sizeof *data);
     for (int64_t done = 0; done < count && comm->size > 1;) {
-        int64_t chunk = count - done < limit ? count - done : limit;
+        int64_t chunk = number_min(count - done, limit);
         TRY(exchange_small(comm, comm->exchange_buffer, data + done, (size_t)chunk * sizeof *data));
         const double *all = (const double *)(const void *)comm->exchange_buffer;
         for (int64_t i = 0; i < chunk; i++) {

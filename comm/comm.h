@@ -41,6 +41,7 @@
 #include <stdint.h>
 
 #include "base/exact.h"
+#include "base/number.h"
 #include "base/status.h"
 #include "base/tensor.h"
 
@@ -128,7 +129,7 @@ struct comm_range {
 static inline struct comm_range comm_range_intersect(struct comm_range a, struct comm_range b)
 {
     int64_t a_end = a.first + a.count, b_end = b.first + b.count;
-    int64_t first = a.first > b.first ? a.first : b.first, end = a_end < b_end ? a_end : b_end;
+    int64_t first = number_max(a.first, b.first), end = number_min(a_end, b_end);
     return (struct comm_range){first, end > first ? end - first : 0};
 }
 

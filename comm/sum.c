@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "base/number.h"
 #include "base/tensor.h"
 
 #define BLOCK 1024 /* elements */
@@ -96,7 +97,7 @@ void sum_to_all(char *const *parts, int part_count, int64_t first, int64_t count
     }
     union block block;
     for (int64_t done = 0; done < count && part_count > 1; done += BLOCK) {
-        int64_t chunk = count - done < BLOCK ? count - done : BLOCK;
+        int64_t chunk = number_min(count - done, BLOCK);
         sum_block(&block, parts, part_count, first + done, chunk, element_bytes);
         for (int i = 0; i < part_count; i++) {
             memcpy(parts[i] + (size_t)(first + done) * element_bytes, &block,
@@ -108,7 +109,7 @@ void sum_to_all(char *const *parts, int part_count, int64_t first, int64_t count
 void sum_accumulate(float *sums, bool overwrite, char *const *parts, int part_count, int64_t count)
 {
     for (int64_t done = 0; done < count; done += BLOCK) {
-        int64_t chunk = count - done < BLOCK ? count - done : BLOCK;
+        int64_t chunk = number_min(count - done, BLOCK);
         for (int i = 0; i < part_count; i++) {
             if (overwrite && i == 0) {
                 memcpy(sums + done, get_f32_part(parts, i, done), (size_t)chunk * sizeof *sums);
@@ -132,7 +133,7 @@ void sum_into(void *target, char *const *parts, int part_count, int64_t first, i
     }
     union block block;
     for (int64_t done = 0; done < count; done += BLOCK) {
-        int64_t chunk = count - done < BLOCK ? count - done : BLOCK;
+        int64_t chunk = number_min(count - done, BLOCK);
         sum_block(&block, parts, part_count, first + done, chunk, element_bytes);
         memcpy(out + (size_t)done * element_bytes, &block, (size_t)chunk * element_bytes);
     }

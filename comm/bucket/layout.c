@@ -1,5 +1,6 @@
 #include "comm/bucket/layout.h"
 
+#include "base/number.h"
 #include "comm/partition.h"
 
 #define SHARD_UNIT_ELEMS 32 /* shards are whole cache lines, in f32 and in bf16 */
@@ -21,7 +22,7 @@ struct comm_range bucket_layout_shard(struct comm_range bucket, int64_t shard_un
 
 int64_t bucket_layout_count(int64_t count, int64_t bucket_elems)
 {
-    return (count + bucket_elems - 1) / bucket_elems;
+    return number_divide_up(count, bucket_elems);
 }
 
 struct comm_range bucket_layout_range(int64_t first, int64_t count, const struct bucket_options *o,

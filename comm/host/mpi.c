@@ -19,6 +19,7 @@
 
 #include "base/deadlines.h"
 #include "base/memory.h"
+#include "base/number.h"
 #include "comm/shared/shared.h"
 #include "comm/watchdog/heartbeat.h"
 #include "comm/watchdog/watchdog.h"
@@ -520,7 +521,7 @@ static status gather_node_keys(int local_rank, int local_size)
 {
     double nodes_per_host = 1;
     TRY(read_env_number("BIREME_COMM_NODES", 1, &nodes_per_host));
-    int64_t nodes = (int64_t)nodes_per_host < local_size ? (int64_t)nodes_per_host : local_size;
+    int64_t nodes = number_min((int64_t)nodes_per_host, local_size);
     int64_t own[2] = {world.rank, 0};
     TRY(comm_mpi_check(MPI_Bcast(&own[0], 1, MPI_INT64_T, 0, world.host),
                        "broadcasting the host's lowest rank"));

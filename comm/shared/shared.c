@@ -20,6 +20,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/number.h"
 #include "comm/partition.h"
 #include "comm/shared/shared.h"
 #include "comm/sum.h"
@@ -546,7 +547,7 @@ static int64_t get_extent(const struct shared_group *group, const struct comm_wo
     int64_t end = work->count;
     for (int r = 0; r < group->size && work->ranges != NULL; r++) {
         int64_t last = work->ranges[r].first + work->ranges[r].count;
-        end = last > end ? last : end;
+        end = number_max(end, last);
     }
     return end;
 }

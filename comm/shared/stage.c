@@ -3,6 +3,7 @@
  * the staging buffers of all ranks. */
 #include <string.h>
 
+#include "base/number.h"
 #include "comm/shared/shared.h"
 
 static void copy_range(char *to, const char *from, struct comm_range range, size_t element_bytes)
@@ -36,7 +37,7 @@ static status run_in_chunks(struct shared_group *group, const struct comm_work *
             "elements of %zu bytes in a collective: larger than the staging buffer",
             work->element_bytes);
     for (int64_t first = 0; first < total; first += chunk_elems) {
-        int64_t count = total - first < chunk_elems ? total - first : chunk_elems;
+        int64_t count = number_min(total - first, chunk_elems);
         struct comm_work chunk = *work;
         chunk.count = count;
         for (int r = 0; r < group->size && work->ranges != NULL; r++) {
@@ -47,9 +48,8 @@ static status run_in_chunks(struct shared_group *group, const struct comm_work *
         }
         if (work->kind == COMM_ACCUMULATE) {
             struct comm_range own_range = work->ranges[group->rank];
-            int64_t before = first - own_range.first < own_range.count ? first - own_range.first
-                                                                       : own_range.count;
-            chunk.accumulation.sums += before > 0 ? before : 0;
+            int64_t before = number_min(first - own_range.first, own_range.count);
+            chunk.accumulation.sums += number_max(before, 0);
         }
         char *data = work->data + (size_t)first * work->element_bytes;
         copy_to_stage(group, work, group->stages[group->local_rank], data, count);
@@ -84,15 +84,15 @@ static status gather_in_strips(struct shared_group *group, const struct comm_wor
             work->element_bytes, group->size);
     int64_t longest = 0;
     for (int r = 0; r < group->size; r++) {
-        longest = work->ranges[r].count > longest ? work->ranges[r].count : longest;
+        longest = number_max(longest, work->ranges[r].count);
     }
     struct comm_work chunk = *work;
     chunk.ranges = group->chunk_ranges;
     for (int64_t done = 0; done < longest; done += strip) {
         for (int r = 0; r < group->size; r++) {
             int64_t left = work->ranges[r].count - done;
-            left = left > strip ? strip : left;
-            group->chunk_ranges[r] = (struct comm_range){r * strip, left > 0 ? left : 0};
+            left = number_min(left, strip);
+            group->chunk_ranges[r] = (struct comm_range){r * strip, number_max(left, 0)};
         }
         copy_strip(group, work, group->rank, done, true);
         struct comm_request *request = NULL;

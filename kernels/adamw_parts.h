@@ -4,6 +4,7 @@
 
 #include <stdint.h>
 
+#include "base/number.h"
 #include "base/status.h"
 #include "base/tensor.h"
 
@@ -28,13 +29,13 @@ struct adamw_part {
 /* adamw_parts_blocks - return the number of blocks of a part. */
 static inline int64_t adamw_parts_blocks(const struct adamw_part *part)
 {
-    return (part->count + ADAMW_PARTS_BLOCK - 1) / ADAMW_PARTS_BLOCK;
+    return number_divide_up(part->count, ADAMW_PARTS_BLOCK);
 }
 
 /* lamb_parts_sums - return the number of sums of a part. */
 static inline int64_t lamb_parts_sums(const struct adamw_part *part)
 {
-    return (part->count + LAMB_PARTS_SUM - 1) / LAMB_PARTS_SUM;
+    return number_divide_up(part->count, LAMB_PARTS_SUM);
 }
 
 /* Consecutive parts. */

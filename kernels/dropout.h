@@ -9,6 +9,8 @@
 
 #include <stdint.h>
 
+#include "base/number.h"
+
 /* The number of this scheme, which checkpoints store. Scheme 1, of version 0.1, kept an element if
  * random_uniform(key, first + i) >= probability. */
 enum { DROPOUT_SCHEME = 2 };
@@ -39,5 +41,5 @@ static inline float dropout_scale(float probability)
  * The keys are padded to a multiple of eight, so that eight adjacent keys share a block. */
 static inline int64_t attention_dropout_pitch(int64_t longest_k)
 {
-    return (longest_k + 7) / 8 * 8;
+    return number_round_up(longest_k, 8);
 }

@@ -3,6 +3,7 @@
 
 #include <math.h>
 
+#include "base/number.h"
 #include "kernels/checks.h"
 
 float fp8_row_scale(uint32_t magnitude)
@@ -11,8 +12,7 @@ float fp8_row_scale(uint32_t magnitude)
     const int bias = 127, greatest_exponent = 8;
     int exponent = bias + greatest_exponent - (int)(magnitude >> 23);
     exponent -= (magnitude & 0x7fffffu) > 0x600000u;
-    exponent = exponent > FP8_EXPONENT_MAX ? FP8_EXPONENT_MAX : exponent;
-    exponent = exponent < -FP8_EXPONENT_MAX ? -FP8_EXPONENT_MAX : exponent;
+    exponent = (int)number_clamp(exponent, -FP8_EXPONENT_MAX, FP8_EXPONENT_MAX);
     return magnitude == 0 ? 1.0f : ldexpf(1.0f, exponent);
 }
 
@@ -22,8 +22,7 @@ float fp8_scale(float amax, enum fp8_operand operand)
         return 1;
     }
     int exponent = ilogb((double)(operand == FP8_DY ? FP8_MAX_E5M2 : FP8_MAX_E4M3) / (double)amax);
-    exponent = exponent > FP8_EXPONENT_MAX ? FP8_EXPONENT_MAX : exponent;
-    exponent = exponent < -FP8_EXPONENT_MAX ? -FP8_EXPONENT_MAX : exponent;
+    exponent = (int)number_clamp(exponent, -FP8_EXPONENT_MAX, FP8_EXPONENT_MAX);
     return ldexpf(1.0f, exponent);
 }
 
@@ -44,7 +43,7 @@ status fp8_update_scales(struct kernels *k, struct tensor scales, struct tensor 
 static status check_fp8(const char *where, const struct kernels *k, struct tensor maxima,
                         struct tensor scales, int64_t rows, int64_t inner, int64_t outputs)
 {
-    int64_t widest = inner > outputs ? inner : outputs;
+    int64_t widest = number_max(inner, outputs);
     REQUIRE(inner % FP8_MULTIPLE == 0 && outputs % FP8_MULTIPLE == 0 && rows <= k->limits.rows &&
                 widest <= k->limits.fp8_columns && inner * outputs <= k->limits.fp8_weights,
             STATUS_INTERNAL,

@@ -7,6 +7,7 @@
 #include <inttypes.h>
 #include <math.h>
 
+#include "base/number.h"
 #include "kernels/checks.h"
 
 /* ---- checks ---- */
@@ -484,10 +485,10 @@ status classifier_run(struct kernels *k, float *losses, int32_t *argmax, struct 
     SHAPE(w, k->dtype, w.rows, x.columns);
     PRESENT(losses);
     PRESENT(targets);
-    int64_t shards = c->vocabulary_shard.count > 1 ? c->vocabulary_shard.count : 1;
+    int64_t shards = number_max(c->vocabulary_shard.count, 1);
     REQUIRE(c->vocabulary > 0 && c->vocabulary <= shards * w.rows &&
                 c->vocabulary_shard.index >= 0 && c->vocabulary_shard.index < shards &&
-                shards <= (k->limits.vocabulary_shards > 1 ? k->limits.vocabulary_shards : 1),
+                shards <= number_max(k->limits.vocabulary_shards, 1),
             STATUS_INTERNAL,
             "classifier_run: vocabulary %" PRId64 ", shard %d of %" PRId64 " with %" PRId64
             " rows each; the shards must contain the vocabulary, and the index must be below the "

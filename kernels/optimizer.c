@@ -1,6 +1,7 @@
 /* Checks and calls of the optimizer's operations, as kernels.c does for the others. */
 #include <math.h>
 
+#include "base/number.h"
 #include "kernels/checks.h"
 
 static status check_rounding(const char *operation, const struct rounding *r)
@@ -169,7 +170,7 @@ void control_plan_gradients(struct gradient_part *parts, int64_t count, struct g
     }
     for (int64_t i = 0; i < count; i++) {
         parts[i].first_block = out->blocks;
-        out->blocks += (parts[i].count + out->block_elements - 1) / out->block_elements;
+        out->blocks += number_divide_up(parts[i].count, out->block_elements);
     }
 }
 

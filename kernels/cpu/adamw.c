@@ -12,6 +12,7 @@
  *
  * Source    Loshchilov, Hutter 2019, arXiv:1711.05101 */
 #include "base/memory.h"
+#include "base/number.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/moments.h"
 #include "kernels/cpu/rounding.h"
@@ -123,7 +124,7 @@ status CPU(adamw_update)(struct kernels *k, float *weights, bf16 *copy, void *mo
     struct factors factors = make_factors(settings);
 #pragma omp parallel for num_threads(k->threads) schedule(static) if (count > CHUNK)
     for (int64_t first = 0; first < count; first += CHUNK) {
-        int64_t last = first + CHUNK < count ? first + CHUNK : count;
+        int64_t last = number_min(first + CHUNK, count);
         if (settings->moment_dtype == DTYPE_BF16) {
             update_bf16_chunk(&slice, first, last, &factors, settings);
         } else {

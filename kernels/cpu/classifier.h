@@ -1,6 +1,7 @@
 /* The division of the classifier: chunks of rows, and the units of its GEMMs (cross_entropy.c). */
 #pragma once
 
+#include "base/number.h"
 #include "kernels/cpu/division.h"
 #include "kernels/cpu/matmul.h"
 
@@ -11,7 +12,7 @@ enum { CLASSIFIER_CHUNK = 512, CLASSIFIER_BLOCK_ROWS = 256, CLASSIFIER_TILE = 38
 /* classifier_count_tiles - return the number of tiles of a vocabulary. */
 static inline int64_t classifier_count_tiles(int64_t vocabulary)
 {
-    return (vocabulary + CLASSIFIER_TILE - 1) / CLASSIFIER_TILE;
+    return number_divide_up(vocabulary, CLASSIFIER_TILE);
 }
 
 /* classifier_has_few_tiles - return whether there are few tiles for the threads. The GEMM of dw is

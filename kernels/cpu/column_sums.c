@@ -9,6 +9,7 @@
  *           additions is the same, so the bits are the same too. */
 #include "kernels/cpu/linear.h"
 
+#include "base/number.h"
 #include "kernels/cpu/division.h"
 #include "kernels/cpu/vector.h"
 
@@ -20,7 +21,7 @@ CPU_INLINE void add_rows(vector *part, struct tensor dy, enum dtype dtype, int64
                          const bool alone, int64_t column, int64_t count, const int vectors)
 {
     int64_t first = block * DIVISION_SUM_ROWS, last = first + DIVISION_SUM_ROWS;
-    last = last < dy.rows ? last : dy.rows;
+    last = number_min(last, dy.rows);
     for (int j = 0; j < vectors; j++) {
         part[j] = vector_set(0);
     }
@@ -111,9 +112,9 @@ static void store_units(const struct round *r, struct tensor dy, struct cpu_rang
     int64_t width = r->stride / DIVISION_SUM_UNIT;
     for (int64_t unit = units.first; unit < units.last;) {
         int64_t row = unit / width, first = unit % width, left = units.last - unit;
-        int64_t last = first + left < width ? first + left : width;
+        int64_t last = number_min(first + left, width);
         int64_t end = last * DIVISION_SUM_UNIT;
-        struct cpu_range columns = {first * DIVISION_SUM_UNIT, end < dy.columns ? end : dy.columns};
+        struct cpu_range columns = {first * DIVISION_SUM_UNIT, number_min(end, dy.columns)};
         float *to = r->parts + (1 + row) * r->stride;
         if (dy.dtype == DTYPE_F32) {
             store_block(to, dy, DTYPE_F32, r->first + row, columns);
@@ -165,13 +166,13 @@ static status add_by_blocks(struct kernels *k, struct bias_gradient dbias, struc
 {
     struct arena *scratch = &cpu_get_state(k)->scratch;
     size_t mark = arena_mark(scratch);
-    int64_t blocks = (dy.rows + DIVISION_SUM_ROWS - 1) / DIVISION_SUM_ROWS;
+    int64_t blocks = number_divide_up(dy.rows, DIVISION_SUM_ROWS);
     int64_t most = division_sum_blocks(dy.columns);
     void *parts;
     TRY(arena_take(scratch, DIVISION_SUM_FLOATS * sizeof(float), &parts));
 #pragma omp parallel num_threads(k->threads)
     for (int64_t first = 0; first < blocks; first += most) {
-        int64_t last = first + most < blocks ? first + most : blocks;
+        int64_t last = number_min(first + most, blocks);
         struct round r = {parts, division_sum_stride(dy.columns), first, last};
         run_round(&r, dbias, dy, k->threads);
     }

@@ -17,6 +17,7 @@
 #pragma once
 
 #include "base/device/arena.h"
+#include "base/number.h"
 #include "kernels/kernels_table.h"
 
 /* A function that becomes a part of each caller, so that the compiler can specialize it for
@@ -57,10 +58,10 @@ struct cpu_range {
  * Units     a range begins and ends at multiples of `unit`, except at `count` */
 static inline struct cpu_range cpu_thread_range(int64_t count, int64_t unit, int index, int threads)
 {
-    int64_t units = (count + unit - 1) / unit;
+    int64_t units = number_divide_up(count, unit);
     int64_t first = units * index / threads * unit;
     int64_t last = units * (index + 1) / threads * unit;
-    return (struct cpu_range){first < count ? first : count, last < count ? last : count};
+    return (struct cpu_range){number_min(first, count), number_min(last, count)};
 }
 
 /* cpu_prefetch - prefetch `width` columns of a row that will be read later.

@@ -24,6 +24,7 @@
  * Source    Milakov, Gimelshein 2018, arXiv:1805.02867 */
 #include <math.h>
 
+#include "base/number.h"
 #include "kernels/cpu/classifier.h"
 #include "kernels/cpu/linear.h"
 #include "kernels/cpu/math.h"
@@ -77,7 +78,7 @@ static bool needs_moments(const struct chunk *s)
 
 static int64_t get_chunk_rows(int64_t rows)
 {
-    return rows < CHUNK ? rows : CHUNK;
+    return number_min(rows, CHUNK);
 }
 
 static size_t compute_stats_bytes(int64_t rows, int shards)
@@ -198,7 +199,7 @@ static void exponentiate_tile(void *context, struct matmul_block block)
 {
     const struct chunk *s = context;
     int64_t left = s->vocabulary - block.column;
-    int64_t count = left < 0 ? 0 : left < block.columns ? left : block.columns;
+    int64_t count = number_clamp(left, 0, block.columns);
     for (int64_t i = 0; i < block.rows; i++) {
         int64_t row = block.row + i, index = block.column / TILE * s->x.rows + row;
         float *z = s->z.data;
@@ -406,7 +407,7 @@ static void compute_all_gradients(int threads, const struct chunk *s)
     for (int64_t row = 0; row < s->w.rows; row += ids) {
         int64_t left = s->w.rows - row;
         compute_tile_gradient((void *)s,
-                              (struct matmul_block){.row = row, .rows = left < ids ? left : ids});
+                              (struct matmul_block){.row = row, .rows = number_min(left, ids)});
     }
 }
 
@@ -494,9 +495,7 @@ status CPU(classifier_run)(struct kernels *k, float *losses, int32_t *argmax, st
         struct chunk s = {
             .c = &settings,
             .first = first_id,
-            .vocabulary = left < 0        ? 0
-                          : left < w.rows ? left
-                                          : w.rows,
+            .vocabulary = number_clamp(left, 0, w.rows),
             .x = tensor_rows(x, first, count),
             .w = w,
             .dx = tensor_rows(dx, first, count),
@@ -507,7 +506,7 @@ status CPU(classifier_run)(struct kernels *k, float *losses, int32_t *argmax, st
             .entropies = c->entropies == NULL ? NULL : c->entropies + first,
             .mean_logits = c->mean_logits == NULL ? NULL : c->mean_logits + first,
             .tiles = classifier_count_tiles(w.rows),
-            .shards = c->vocabulary_shard.count > 1 ? c->vocabulary_shard.count : 1,
+            .shards = number_max(c->vocabulary_shard.count, 1),
         };
         result = allocate_chunk(k, &s);
         if (result == STATUS_OK) {

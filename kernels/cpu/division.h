@@ -4,11 +4,13 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/number.h"
+
 /* division_is_uneven - return whether more than a tenth of the time of the threads is idle if each
  * thread gets the same number of equal units, or one more. */
 static inline bool division_is_uneven(int64_t units, int threads)
 {
-    int64_t rounds = (units + threads - 1) / threads;
+    int64_t rounds = number_divide_up(units, threads);
     return 10 * units < 9 * rounds * threads;
 }
 
@@ -17,7 +19,7 @@ static inline bool division_is_uneven(int64_t units, int threads)
 static inline int64_t division_columns(int64_t columns, int64_t most, int64_t least, int threads)
 {
     int64_t size = most;
-    while (size > least && division_is_uneven((columns + size - 1) / size, threads)) {
+    while (size > least && division_is_uneven(number_divide_up(columns, size), threads)) {
         size /= 2;
     }
     return size;
@@ -30,8 +32,8 @@ enum { DIVISION_NORM_BLOCKS = 64, DIVISION_NORM_ROWS = 8, DIVISION_NORM_COLUMNS 
 /* division_norm_rows - return the rows of a block. They depend on the number of rows only. */
 static inline int64_t division_norm_rows(int64_t rows)
 {
-    int64_t even = (rows + DIVISION_NORM_BLOCKS - 1) / DIVISION_NORM_BLOCKS;
-    return even > DIVISION_NORM_ROWS ? even : DIVISION_NORM_ROWS;
+    int64_t even = number_divide_up(rows, DIVISION_NORM_BLOCKS);
+    return number_max(even, DIVISION_NORM_ROWS);
 }
 
 /* division_splits_norm - return whether there are few blocks for the threads. The partial sums are
@@ -39,7 +41,7 @@ static inline int64_t division_norm_rows(int64_t rows)
 static inline bool division_splits_norm(int64_t rows, int threads)
 {
     int64_t size = division_norm_rows(rows);
-    return division_is_uneven((rows + size - 1) / size, threads);
+    return division_is_uneven(number_divide_up(rows, size), threads);
 }
 
 /* Column sums add blocks of DIVISION_SUM_ROWS rows. If threads split the blocks too, a unit has
@@ -50,7 +52,7 @@ enum { DIVISION_SUM_ROWS = 64, DIVISION_SUM_UNIT = 16, DIVISION_SUM_FLOATS = 655
 /* division_sum_stride - return the row stride of the sums: the columns, rounded up to a unit. */
 static inline int64_t division_sum_stride(int64_t columns)
 {
-    return (columns + DIVISION_SUM_UNIT - 1) / DIVISION_SUM_UNIT * DIVISION_SUM_UNIT;
+    return number_round_up(columns, DIVISION_SUM_UNIT);
 }
 
 /* division_sum_blocks - return the blocks of a round; less than 1 if there are too many columns. */
@@ -64,5 +66,5 @@ static inline int64_t division_sum_blocks(int64_t columns)
 static inline bool division_splits_sums(int64_t rows, int64_t columns, int64_t unit, int threads)
 {
     return rows > DIVISION_SUM_ROWS && division_sum_blocks(columns) >= 1 &&
-           division_is_uneven((columns + unit - 1) / unit, threads);
+           division_is_uneven(number_divide_up(columns, unit), threads);
 }

@@ -5,6 +5,7 @@
  * output has one order for any number of rows, so a sequence gets the same bits alone and in a
  * batch of sequences. */
 
+#include "base/number.h"
 #include "kernels/cpu/linear.h"
 #include "kernels/cpu/vector.h"
 
@@ -78,7 +79,7 @@ CPU_INLINE void compute_columns(float out[BLOCK_COLUMNS][KERNELS_FEW_ROWS], stru
 {
     for (int64_t first = 0; first < x.rows; first += BLOCK_ROWS) {
         int64_t left = x.rows - first;
-        struct tensor rows = tensor_rows(x, first, left < BLOCK_ROWS ? left : BLOCK_ROWS);
+        struct tensor rows = tensor_rows(x, first, number_min(left, BLOCK_ROWS));
         float part[BLOCK_COLUMNS][KERNELS_FEW_ROWS];
         if (columns == BLOCK_COLUMNS) {
             compute_rows(part, rows, w, column, BLOCK_COLUMNS);

@@ -12,6 +12,7 @@
  * blocks of a sum depend on the length only (reduce.h), so the threads do not change its bits.
  *
  * Source    You et al. 2019, arXiv:1904.00962 */
+#include "base/number.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/moments.h"
 #include "kernels/cpu/reduce.h"
@@ -104,7 +105,7 @@ static struct squares update_moments_block(const struct slice *s, int64_t first,
     struct squares sums = {0};
     float update[TILE];
     for (int64_t position = first; position < last; position += TILE) {
-        int64_t count = last - position < TILE ? last - position : TILE;
+        int64_t count = number_min(last - position, TILE);
         update_moments_tile(s, position, count, f);
         compute_update_tile(s, position, count, update, f);
         sums.weights += reduce_block(s->weights + position, count, REDUCE_SQUARES);
@@ -120,12 +121,12 @@ status CPU(lamb_moments)(struct kernels *k, double *sums, const float *weights, 
     struct slice slice = {weights, gradient, moment1, moment2, settings};
     struct factors factors = make_factors(settings);
     struct squares block_sums[REDUCE_BLOCKS_MAX];
-    int64_t size = reduce_block_elems(count), blocks = (count + size - 1) / size;
+    int64_t size = reduce_block_elems(count), blocks = number_divide_up(count, size);
     blocks = moment_is_skipped(settings) ? 0 : blocks;
 #pragma omp parallel for num_threads(k->threads) schedule(static) if (blocks > 1)
     for (int64_t i = 0; i < blocks; i++) {
         int64_t end = (i + 1) * size;
-        block_sums[i] = update_moments_block(&slice, i * size, end < count ? end : count, &factors);
+        block_sums[i] = update_moments_block(&slice, i * size, number_min(end, count), &factors);
     }
     sums[0] = sums[1] = 0;
     for (int64_t i = 0; i < blocks; i++) {
@@ -163,7 +164,7 @@ status CPU(lamb_apply)(struct kernels *k, float *weights, bf16 *copy, const void
     struct factors f = make_factors(settings);
 #pragma omp parallel for num_threads(k->threads) schedule(static) if (count > TILE)
     for (int64_t first = 0; first < count; first += TILE) {
-        int64_t last = first + TILE < count ? first + TILE : count;
+        int64_t last = number_min(first + TILE, count);
         update_weights_tile(weights, is_stochastic ? NULL : copy, moment1, moment2, first, last, &f,
                             settings->moment_dtype);
         if (is_stochastic) {

@@ -13,6 +13,7 @@
  *           pass computes dz by rows.
  *
  * Source    Ba, Kiros, Hinton 2016, arXiv:1607.06450; Zhang, Sennrich 2019, arXiv:1910.07467 */
+#include "base/number.h"
 #include "kernels/cpu/division.h"
 #include "kernels/cpu/dropout.h"
 #include "kernels/cpu/linear.h"
@@ -212,7 +213,7 @@ CPU_INLINE void run_backward_row(const struct backward *b, enum dtype dtype, int
  * is needed. */
 static int64_t get_partial_floats(int64_t columns)
 {
-    return (columns + 15) / 16 * 16;
+    return number_round_up(columns, 16);
 }
 
 size_t CPU(norm_scratch)(enum dtype dtype, int threads, const struct kernels_limits *limits)
@@ -227,7 +228,7 @@ static struct cpu_range get_strip(int64_t strip, int64_t columns)
 {
     int64_t first = strip * DIVISION_NORM_COLUMNS, last = first + DIVISION_NORM_COLUMNS;
     int64_t floats = get_partial_floats(columns);
-    return (struct cpu_range){first, last < floats ? last : floats};
+    return (struct cpu_range){first, number_min(last, floats)};
 }
 
 static void clear_partial(float *partial, int64_t floats, struct cpu_range columns)
@@ -258,7 +259,7 @@ static void run_backward_blocks(const struct backward *b, int64_t size, int64_t 
     int64_t step = 2 * get_partial_floats(b->dy.columns), rows = b->dy.rows;
 #pragma omp for schedule(static)
     for (int64_t i = 0; i < blocks; i++) {
-        int64_t last = (i + 1) * size < rows ? (i + 1) * size : rows;
+        int64_t last = number_min((i + 1) * size, rows);
         run_backward_block(b, i * size, last, partials + i * step);
     }
 }
@@ -268,7 +269,7 @@ CPU_INLINE void add_block_terms(const struct backward *b, enum dtype dtype, int6
                                 int64_t last, struct cpu_range columns, float *partial)
 {
     int64_t floats = get_partial_floats(b->dy.columns);
-    int64_t end = columns.last < b->dy.columns ? columns.last : b->dy.columns;
+    int64_t end = number_min(columns.last, b->dy.columns);
     for (int64_t n = first; n < last; n++) {
         const float *statistics = (const float *)b->statistics.data + n * b->statistics.stride;
         vector mean = vector_set(statistics[0]), r = vector_set(statistics[1]);
@@ -287,11 +288,11 @@ static void run_backward_split(const struct backward *b, int64_t size, int64_t b
                                float *partials)
 {
     int64_t step = 2 * get_partial_floats(b->dy.columns), rows = b->dy.rows;
-    int64_t strips = (b->dy.columns + DIVISION_NORM_COLUMNS - 1) / DIVISION_NORM_COLUMNS;
+    int64_t strips = number_divide_up(b->dy.columns, DIVISION_NORM_COLUMNS);
     bool is_f32 = b->dy.dtype == DTYPE_F32;
 #pragma omp for schedule(static)
     for (int64_t i = 0; i < blocks * strips; i++) {
-        int64_t first = i / strips * size, last = first + size < rows ? first + size : rows;
+        int64_t first = i / strips * size, last = number_min(first + size, rows);
         struct cpu_range columns = get_strip(i % strips, b->dy.columns);
         float *partial = partials + i / strips * step;
         clear_partial(partial, step / 2, columns);
@@ -334,7 +335,7 @@ status CPU(residual_norm_backward)(struct kernels *k, struct tensor dz, struct t
     struct backward b = {dz, ddelta, dy, z, statistics, gamma, kind, residual, dropout};
     struct arena *scratch = &cpu_get_state(k)->scratch;
     size_t mark = arena_mark(scratch);
-    int64_t size = division_norm_rows(dy.rows), blocks = (dy.rows + size - 1) / size;
+    int64_t size = division_norm_rows(dy.rows), blocks = number_divide_up(dy.rows, size);
     int64_t floats = get_partial_floats(dy.columns), step = 2 * floats;
     void *memory;
     TRY(arena_take(scratch, (size_t)(blocks * step) * sizeof(float), &memory));
@@ -349,7 +350,7 @@ status CPU(residual_norm_backward)(struct kernels *k, struct tensor dz, struct t
         }
 #pragma omp for schedule(static)
         for (int64_t first = 0; first < dy.columns; first += 64) {
-            int64_t last = first + 64 < dy.columns ? first + 64 : dy.columns;
+            int64_t last = number_min(first + 64, dy.columns);
             struct cpu_range columns = {first, last};
             if (dgamma.data != NULL) {
                 add_partials(dgamma.data, partials, blocks, step, columns);

@@ -4,17 +4,18 @@
 
 #include <math.h>
 
+#include "base/number.h"
 #include "kernels/cpu/cpu.h"
 
 CPU_INLINE double sum_blocks(struct kernels *k, const float *x, int64_t count,
                              enum reduce_kind kind)
 {
     double block_sums[REDUCE_BLOCKS_MAX];
-    int64_t size = reduce_block_elems(count), blocks = (count + size - 1) / size;
+    int64_t size = reduce_block_elems(count), blocks = number_divide_up(count, size);
 #pragma omp parallel for num_threads(k->threads) schedule(static) if (blocks > 1)
     for (int64_t i = 0; i < blocks; i++) {
         int64_t left = count - i * size;
-        block_sums[i] = reduce_block(x + i * size, left < size ? left : size, kind);
+        block_sums[i] = reduce_block(x + i * size, number_min(left, size), kind);
     }
     double total = 0;
     for (int64_t i = 0; i < blocks; i++) {

@@ -6,6 +6,7 @@
  * the result is NaN or infinite only if the slice contains such an element. */
 #pragma once
 
+#include "base/number.h"
 #include "kernels/cpu/cpu.h"
 
 enum { REDUCE_BLOCKS_MAX = 1024, REDUCE_BLOCK_MIN = 16384, REDUCE_LANES = 32 };
@@ -16,8 +17,8 @@ enum reduce_kind { REDUCE_PLAIN, REDUCE_SQUARES };
  * be shorter. */
 static inline int64_t reduce_block_elems(int64_t count)
 {
-    int64_t even = (count + REDUCE_BLOCKS_MAX - 1) / REDUCE_BLOCKS_MAX;
-    return even > REDUCE_BLOCK_MIN ? (even + 1023) / 1024 * 1024 : REDUCE_BLOCK_MIN;
+    int64_t even = number_divide_up(count, REDUCE_BLOCKS_MAX);
+    return even > REDUCE_BLOCK_MIN ? number_round_up(even, 1024) : REDUCE_BLOCK_MIN;
 }
 
 /* reduce_prefetch - prefetch floats that will be summed later.

@@ -1,6 +1,7 @@
 /* The bf16 copy of weights that were set, not updated by an optimizer. */
 #include "kernels/cpu/rounding.h"
 
+#include "base/number.h"
 #include "kernels/cpu/cpu.h"
 
 enum { CHUNK = 4096 }; /* elements that a thread processes at a time */
@@ -22,7 +23,7 @@ status CPU(op_round_weights)(struct kernels *k, bf16 *copy, const float *weights
 {
 #pragma omp parallel for num_threads(k->threads) schedule(static) if (count > CHUNK)
     for (int64_t first = 0; first < count; first += CHUNK) {
-        round_chunk(copy, weights, first, first + CHUNK < count ? first + CHUNK : count, rounding);
+        round_chunk(copy, weights, first, number_min(first + CHUNK, count), rounding);
     }
     return STATUS_OK;
 }

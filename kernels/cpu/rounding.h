@@ -8,6 +8,7 @@
  * Source    Gupta et al. 2015, arXiv:1502.02551 */
 #pragma once
 
+#include "base/number.h"
 #include "kernels/cpu/philox.h"
 #include "kernels/kernels.h"
 
@@ -36,9 +37,9 @@ static inline void rounding_apply_contiguous(bf16 *copy, const float *weights, i
         int64_t skip = (index + i) % ROUNDING_BLOCK_ELEMS, end = i + PHILOX_HALVES - skip;
         const uint16_t *next = bits + skip;
         philox_fill_halves(bits, key, (uint64_t)((index + i) / ROUNDING_BLOCK_ELEMS));
-        end = end < count ? end : count;
+        end = number_min(end, count);
         for (; i < end; i += VECTOR_LANES, next += VECTOR_LANES) {
-            int64_t in_vector = end - i < VECTOR_LANES ? end - i : VECTOR_LANES;
+            int64_t in_vector = number_min(end - i, VECTOR_LANES);
             vector x = vector_get(weights, DTYPE_F32, i, in_vector);
             vector_halves rounded = rounding_round_vector(x, vector_load_halves(next));
             memcpy(copy + i, &rounded, (size_t)in_vector * sizeof *copy);

@@ -5,6 +5,7 @@
  *           one order, so the bits do not depend on the number of threads.
  *
  * Source    Zhang, Sennrich 2019, arXiv:1910.07467 */
+#include "base/number.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/vector.h"
 
@@ -73,11 +74,11 @@ CPU_INLINE void compute_input_gradient(struct tensor dx, struct tensor dy, struc
 CPU_INLINE void add_gamma_sums(struct tensor dgamma, struct tensor dy, struct tensor x,
                                struct tensor statistics, enum dtype dtype, int64_t first)
 {
-    int64_t last = first + GAMMA_COLUMNS < x.columns ? first + GAMMA_COLUMNS : x.columns;
+    int64_t last = number_min(first + GAMMA_COLUMNS, x.columns);
     for (int64_t c = first; c < last; c += VECTOR_LANES) {
         vector total = {0};
         for (int64_t row = 0; row < x.rows; row += GAMMA_ROWS) {
-            int64_t end = row + GAMMA_ROWS < x.rows ? row + GAMMA_ROWS : x.rows;
+            int64_t end = number_min(row + GAMMA_ROWS, x.rows);
             vector sum = {0};
             for (int64_t n = row; n < end; n++) {
                 vector h = load_columns(x, dtype, n, c) * get_row(statistics, n)[1];

@@ -41,7 +41,7 @@ static status launch_convert(struct kernels *k, struct tensor to, struct tensor 
         to = tensor_view(to.data, to.dtype, 1, to.rows * to.columns);
         from = tensor_view(from.data, from.dtype, 1, to.columns);
     }
-    unsigned blocks = count_blocks(to.rows * ((to.columns + VECTOR_ELEMS - 1) / VECTOR_ELEMS),
+    unsigned blocks = count_blocks(to.rows * number_divide_up(to.columns, VECTOR_ELEMS),
                                    CONVERT_THREADS * GROUPS);
     if (blocks == 0) {
         return STATUS_OK;

@@ -641,7 +641,7 @@ extern "C" status cuda_classifier_logits(struct kernels *k, struct tensor logits
 extern "C" status cuda_op_softcap(struct kernels *k, struct tensor x, float cap)
 {
     const int64_t most = 1024;
-    int64_t blocks = (x.rows * x.columns + SOFTCAP_THREADS - 1) / SOFTCAP_THREADS;
+    int64_t blocks = number_divide_up(x.rows * x.columns, SOFTCAP_THREADS);
     if (blocks == 0) {
         return STATUS_OK;
     }

@@ -55,8 +55,8 @@ extern "C" status cuda_dropout_apply(struct kernels *k, struct tensor y, struct 
         x = tensor_view(x.data, x.dtype, 1, y.columns);
         dropout.pitch = 0;
     }
-    unsigned blocks = count_blocks(x.rows * ((x.columns + LANE_ELEMS - 1) / LANE_ELEMS),
-                                   DROPOUT_THREADS * GROUPS);
+    unsigned blocks =
+        count_blocks(x.rows * number_divide_up(x.columns, LANE_ELEMS), DROPOUT_THREADS * GROUPS);
     if (blocks == 0) {
         return STATUS_OK;
     }

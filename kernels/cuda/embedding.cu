@@ -205,7 +205,7 @@ extern "C" status cuda_embedding_forward(struct kernels *k, struct tensor y, con
                                          struct dropout dropout)
 {
     unsigned blocks =
-        count_blocks(y.rows * ((y.columns + LANE_ELEMS - 1) / LANE_ELEMS), EMBEDDING_THREADS);
+        count_blocks(y.rows * number_divide_up(y.columns, LANE_ELEMS), EMBEDDING_THREADS);
     if (blocks == 0) {
         return STATUS_OK;
     }

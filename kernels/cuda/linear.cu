@@ -236,7 +236,7 @@ static status launch_activation(struct kernels *k, struct tensor y, struct tenso
                                 struct tensor a, enum activation act)
 {
     unsigned blocks =
-        count_blocks(y.rows * ((y.columns + LANE_ELEMS - 1) / LANE_ELEMS), LINEAR_THREADS);
+        count_blocks(y.rows * number_divide_up(y.columns, LANE_ELEMS), LINEAR_THREADS);
     FOR_TYPE(k->dtype,
              operation_is_aligned(y) && operation_is_aligned(dy) && operation_is_aligned(a),
              LAUNCH(k, (activation_kernel<T, ALIGNED, DERIVATIVE>), blocks, LINEAR_THREADS, 0,
@@ -310,7 +310,7 @@ extern "C" status cuda_activation_forward(struct kernels *k, struct tensor y, st
 extern "C" status cuda_op_scale(struct kernels *k, struct tensor x, float factor)
 {
     unsigned blocks =
-        count_blocks(x.rows * ((x.columns + LANE_ELEMS - 1) / LANE_ELEMS), LINEAR_THREADS);
+        count_blocks(x.rows * number_divide_up(x.columns, LANE_ELEMS), LINEAR_THREADS);
     if (blocks == 0) {
         return STATUS_OK;
     }

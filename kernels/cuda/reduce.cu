@@ -205,7 +205,7 @@ __global__ void __launch_bounds__(PARTS_COLUMNS *PARTS_ROWS)
 extern "C" int64_t cuda_reduce_slice(int64_t count, int64_t sums)
 {
     int64_t slice = REDUCE_ELEMS;
-    while ((count + slice - 1) / slice * sums > CUDA_REDUCE_BLOCKS_MAX) {
+    while (number_divide_up(count, slice) * sums > CUDA_REDUCE_BLOCKS_MAX) {
         slice *= 2;
     }
     return slice;
@@ -230,7 +230,7 @@ static status take_sums(struct kernels *k, int64_t count, double **sums)
 extern "C" status cuda_op_sum_of_squares(struct kernels *k, double *out, const float *x,
                                          int64_t count)
 {
-    const int64_t slice = cuda_reduce_slice(count, 1), blocks = (count + slice - 1) / slice;
+    const int64_t slice = cuda_reduce_slice(count, 1), blocks = number_divide_up(count, slice);
     double *sums = nullptr;
     TRY(take_sums(k, blocks, &sums));
     if (blocks > 0) {

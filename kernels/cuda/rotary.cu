@@ -51,7 +51,7 @@ extern "C" status cuda_rotary_apply(struct kernels *k, struct tensor x, struct t
 {
     int64_t half = table.columns / 2, heads = x.columns / head_width;
     unsigned blocks =
-        count_blocks(x.rows * heads * ((half + LANE_ELEMS - 1) / LANE_ELEMS), ROTARY_THREADS);
+        count_blocks(x.rows * heads * number_divide_up(half, LANE_ELEMS), ROTARY_THREADS);
     if (blocks == 0) {
         return STATUS_OK;
     }

@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(ROWS_THREADS) scatter_set_rows(const rows_job<
 #define ROWS_LAUNCH(kernel, launched_rows, all, selected, rows)                                    \
     do {                                                                                           \
         unsigned blocks = count_blocks(                                                            \
-            (launched_rows) * (((all).columns + LANE_ELEMS - 1) / LANE_ELEMS), ROWS_THREADS);      \
+            (launched_rows)*number_divide_up((all).columns, LANE_ELEMS), ROWS_THREADS);            \
         if (blocks > 0) {                                                                          \
             FOR_TYPE((all).dtype, operation_is_aligned(all) && operation_is_aligned(selected), {   \
                 rows_job<T> job = {make_matrix<T>(all), make_matrix<T>(selected), rows,            \

@@ -80,8 +80,7 @@ static status launch_gated(struct kernels *k, struct tensor out, struct tensor d
                            struct tensor gate_up)
 {
     int64_t columns = gate_up.columns / 2;
-    unsigned blocks =
-        count_blocks(out.rows * ((columns + LANE_ELEMS - 1) / LANE_ELEMS), GATED_THREADS);
+    unsigned blocks = count_blocks(out.rows * number_divide_up(columns, LANE_ELEMS), GATED_THREADS);
     if (blocks == 0) {
         return STATUS_OK;
     }

@@ -9,7 +9,7 @@
 
 int64_t cuda_logits_stride(int64_t vocabulary)
 {
-    return (vocabulary + 7) / 8 * 8;
+    return number_round_up(vocabulary, 8);
 }
 
 size_t cuda_logits_bytes(enum dtype dtype, int64_t rows, int64_t vocabulary)
@@ -47,12 +47,12 @@ size_t cuda_sort_scratch(int64_t count)
 
 int64_t cuda_embedding_parts_stride(int64_t columns)
 {
-    return (columns + 7) / 8 * 8;
+    return number_round_up(columns, 8);
 }
 
 size_t cuda_embedding_parts_bytes(int64_t rows, int64_t columns)
 {
-    int64_t segments = (rows + CUDA_EMBEDDING_SEGMENT - 1) / CUDA_EMBEDDING_SEGMENT;
+    int64_t segments = number_divide_up(rows, CUDA_EMBEDDING_SEGMENT);
     return (size_t)(2 * segments * cuda_embedding_parts_stride(columns)) * sizeof(float);
 }
 
@@ -85,8 +85,8 @@ static size_t get_embedding_scratch(const struct kernels_limits *limits)
 static int64_t get_widest_output(const struct kernels_limits *limits)
 {
     int64_t attention = 3 * (int64_t)limits->heads * limits->head_width;
-    int64_t widest = limits->width > 2 * limits->inner ? limits->width : 2 * limits->inner;
-    return attention > widest ? attention : widest;
+    int64_t widest = number_max(limits->width, 2 * limits->inner);
+    return number_max(attention, widest);
 }
 
 static size_t get_linear_scratch(const struct kernels_limits *limits)
@@ -98,7 +98,7 @@ static size_t get_linear_scratch(const struct kernels_limits *limits)
  * its columns. */
 static size_t get_fp8_row_scales(const struct kernels_limits *limits)
 {
-    int64_t most = limits->rows > limits->fp8_columns ? limits->rows : limits->fp8_columns;
+    int64_t most = number_max(limits->rows, limits->fp8_columns);
     return cuda_align_bytes((size_t)most * sizeof(float)) +
            cuda_align_bytes((size_t)(CUDA_FP8_PARTS * limits->fp8_columns) * sizeof(uint32_t));
 }
@@ -106,7 +106,7 @@ static size_t get_fp8_row_scales(const struct kernels_limits *limits)
 /* Returns the bytes of two operands of a GEMM: both have rows, or one is a matrix of weights. */
 static size_t get_fp8_scratch(const struct kernels_limits *limits)
 {
-    int64_t rows = (limits->rows + FP8_MULTIPLE - 1) / FP8_MULTIPLE * FP8_MULTIPLE;
+    int64_t rows = number_round_up(limits->rows, FP8_MULTIPLE);
     size_t activations = cuda_align_bytes((size_t)(rows * limits->fp8_columns));
     size_t weights = cuda_align_bytes((size_t)limits->fp8_weights);
     return activations + (weights > activations ? weights : activations) +
@@ -185,14 +185,13 @@ int64_t cuda_classifier_rows(enum dtype dtype, const struct kernels_limits *limi
     rows = number_max(rows / step * step, step);
     int64_t chunks = number_max(number_divide_up(limits->rows, rows), 1);
     rows = number_divide_up(limits->rows, chunks);
-    return number_min(number_divide_up(rows, step) * step, limits->rows);
+    return number_min(number_round_up(rows, step), limits->rows);
 }
 
 size_t cuda_gemm_vector_bytes(const struct kernels_limits *limits)
 {
     int64_t widest = get_widest_output(limits);
-    return cuda_align_bytes((size_t)(limits->vocabulary > widest ? limits->vocabulary : widest) *
-                            sizeof(float));
+    return cuda_align_bytes((size_t)number_max(limits->vocabulary, widest) * sizeof(float));
 }
 
 size_t cuda_workspace_bytes(enum dtype dtype, const struct kernels_limits *limits)

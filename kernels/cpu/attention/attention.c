@@ -19,6 +19,7 @@
  * Source    Milakov, Gimelshein 2018, arXiv:1805.02867; Dao et al. 2022, arXiv:2205.14135 */
 #include <omp.h>
 
+#include "base/number.h"
 #include "kernels/cpu/attention/attention_bias.h"
 
 enum { QUERIES = ATTENTION_QUERIES, KEYS = ATTENTION_KEYS, GROUP = ATTENTION_GROUP, SUMS = 16 };
@@ -75,7 +76,7 @@ static void compute_softmax_row(const struct workspace *w, const struct attentio
     struct cpu_range visible = attention_visible_keys(h, query);
     int32_t low = (int32_t)(visible.first > first_key ? visible.first - first_key : 0);
     int32_t high = (int32_t)(visible.last < first_key + KEYS ? visible.last - first_key : KEYS);
-    int count = (int)((columns + VECTOR_LANES - 1) / VECTOR_LANES);
+    int count = (int)number_divide_up(columns, VECTOR_LANES);
     struct attention_gap gap = attention_get_gap(h, query, first_key);
     if (h->is_modified) {
         attention_modify_scores(h, query, first_key, scores, NULL, columns);
@@ -125,7 +126,7 @@ static void process_tile_rows(const struct workspace *w, const struct attention_
                               int64_t block, int64_t first, int64_t last, int64_t first_key)
 {
     int64_t end = attention_visible_keys(h, block + last - 1).last;
-    int64_t columns = (end < first_key + KEYS ? end : first_key + KEYS) - first_key;
+    int64_t columns = number_min(end, first_key + KEYS) - first_key;
     if (columns <= 0 || attention_visible_keys(h, block + first).first >= first_key + KEYS ||
         attention_is_tile_hidden(h, block + first, first_key, first_key + columns)) {
         return;
@@ -175,7 +176,7 @@ static void process_query_block(const struct workspace *w, const struct attentio
     int64_t begin = attention_visible_keys(h, block).first / KEYS * KEYS;
     int64_t end = attention_visible_keys(h, block + rows - 1).last;
     for (int64_t key = begin; key < end; key += KEYS) {
-        int64_t count = h->keys - key < KEYS ? h->keys - key : KEYS;
+        int64_t count = number_min(h->keys - key, KEYS);
         if (attention_is_tile_hidden(h, block, key, key + count)) {
             continue;
         }
@@ -183,7 +184,7 @@ static void process_query_block(const struct workspace *w, const struct attentio
         attention_pack_right(w->keys_transposed, t.keys, row, count, column, width);
         attention_pack_over(w->values, t.values, row, count, column, width);
         for (int64_t r = 0; r < rows; r += GROUP) {
-            process_tile_rows(w, h, block, r, r + GROUP < rows ? r + GROUP : rows, key);
+            process_tile_rows(w, h, block, r, number_min(r + GROUP, rows), key);
         }
     }
     for (int64_t r = 0; r < rows; r++) {
@@ -219,8 +220,8 @@ CPU_INLINE void process_single_row_as(const struct workspace *w, const struct at
     int64_t width = h->a->head_width, column = h->kv_head * width;
     struct cpu_range visible = attention_visible_keys(h, 0);
     for (int64_t key = visible.first / KEYS * KEYS; key < visible.last; key += KEYS) {
-        int64_t from = key > visible.first ? key : visible.first;
-        int64_t to = key + KEYS < visible.last ? key + KEYS : visible.last;
+        int64_t from = number_max(key, visible.first);
+        int64_t to = number_min(key + KEYS, visible.last);
         for (int64_t j = from; j < to; j++) {
             int64_t at = (h->first_k + j) * t.keys.stride + column;
             attention_prefetch(t.keys, h->first_k + j, column, width);
@@ -265,7 +266,7 @@ static void process_rows(const struct workspace *w, const struct attention_head 
     }
     for (int64_t row = first, next; row < last; row = next) {
         next = row / QUERIES * QUERIES + QUERIES;
-        next = next < last ? next : last;
+        next = number_min(next, last);
         process_query_block(w, h, t, row, next - row);
     }
 }

@@ -22,6 +22,7 @@
 #include <stdatomic.h>
 
 #include "base/memory.h"
+#include "base/number.h"
 #include "kernels/cpu/attention/attention_bias.h"
 
 enum { KEYS = ATTENTION_KEYS, ROWS = 64, GROUP = ATTENTION_GROUP };
@@ -51,7 +52,7 @@ struct workspace {
 
 static size_t count_workspace_floats(int64_t padded, int64_t queries, int64_t keys)
 {
-    int64_t rounded = (queries + 15) / 16 * 16;
+    int64_t rounded = number_round_up(queries, 16);
     return (size_t)(3 * KEYS * padded + 3 * ROWS * KEYS + 2 * rounded + 5 * queries * padded +
                     2 * keys * padded);
 }
@@ -59,7 +60,7 @@ static size_t count_workspace_floats(int64_t padded, int64_t queries, int64_t ke
 static struct workspace make_workspace(float *memory, int64_t padded, int64_t queries, int64_t keys)
 {
     struct workspace w = {.padded = padded};
-    int64_t rounded = (queries + 15) / 16 * 16;
+    int64_t rounded = number_round_up(queries, 16);
     struct {
         float **part;
         int64_t floats;
@@ -101,7 +102,7 @@ static size_t compute_order_bytes(int64_t query_tiles, int heads)
 /* Returns the rows of the packed queries of a head. Each sequence begins at an even row. */
 static int64_t count_packed_rows(int64_t rows, int64_t sequences)
 {
-    return (rows + sequences + 1 + 15) / 16 * 16;
+    return number_round_up(rows + sequences + 1, 16);
 }
 
 /* Returns the floats of the packed queries of a head: q, d_o, dot, lse. */
@@ -123,7 +124,7 @@ static size_t compute_sums_bytes(enum dtype dtype, int64_t width, int64_t rows, 
 size_t CPU(attention_scratch)(enum dtype dtype, int threads, const struct kernels_limits *limits)
 {
     int64_t padded = attention_padded_width(limits->head_width);
-    int64_t keys = limits->sequence > KEYS ? limits->sequence : KEYS;
+    int64_t keys = number_max(limits->sequence, KEYS);
     size_t forward = attention_forward_floats(padded);
     size_t backward = limits->training ? count_workspace_floats(padded, limits->sequence, keys) : 0;
     size_t floats = forward > backward ? forward : backward;
@@ -206,8 +207,7 @@ static void compute_probabilities_row(const struct workspace *w, const struct at
         }
         vector_store(p + c, value);
     }
-    for (int64_t c = (columns + VECTOR_LANES - 1) / VECTOR_LANES * VECTOR_LANES; c < t->keys;
-         c += VECTOR_LANES) {
+    for (int64_t c = number_round_up(columns, VECTOR_LANES); c < t->keys; c += VECTOR_LANES) {
         vector_store(p + c, vector_set(0));
         vector_store(w->ds + row * KEYS + c, vector_set(0));
     }
@@ -268,7 +268,7 @@ static int64_t count_visible_columns(const struct attention_head *h, const struc
                                      int64_t last)
 {
     int64_t end = attention_visible_keys(h, t->query + last - 1).last - t->key;
-    return end < 0 ? 0 : end < t->keys ? end : t->keys;
+    return number_clamp(end, 0, t->keys);
 }
 
 static void compute_tile_scores(const struct workspace *w, const struct attention_head *h,
@@ -276,7 +276,7 @@ static void compute_tile_scores(const struct workspace *w, const struct attentio
 {
     struct attention_operand_layout f = w->layout;
     for (int64_t r = 0; r < t->rows; r += GROUP) {
-        int64_t last = r + GROUP < t->rows ? r + GROUP : t->rows;
+        int64_t last = number_min(r + GROUP, t->rows);
         int64_t columns = count_visible_columns(h, t, last);
         attention_gemm_run(&(struct attention_gemm){
             w->p + r * KEYS, KEYS, w->q_operand + (t->query + r) * f.stride, f.stride, 1,
@@ -286,7 +286,7 @@ static void compute_tile_scores(const struct workspace *w, const struct attentio
         }
     }
     for (int64_t r = 0; r < t->rows; r += GROUP) {
-        int64_t last = r + GROUP < t->rows ? r + GROUP : t->rows;
+        int64_t last = number_min(r + GROUP, t->rows);
         int64_t columns = count_visible_columns(h, t, last);
         attention_gemm_run(&(struct attention_gemm){
             w->ds + r * KEYS, KEYS, w->d_o_operand + (t->query + r) * f.stride, f.stride, 1,
@@ -305,11 +305,11 @@ static void accumulate_dq(const struct workspace *w, const struct attention_head
 {
     int64_t rows_per_element = w->layout.pairs ? 2 : 1; /* keys per element of a GEMM operand */
     for (int64_t r = 0; r < t->rows; r += GROUP) {
-        int64_t last = r + GROUP < t->rows ? r + GROUP : t->rows;
+        int64_t last = number_min(r + GROUP, t->rows);
         attention_gemm_run(&(struct attention_gemm){
             t->dq + r * t->dq_stride, t->dq_stride, w->ds + r * KEYS, KEYS, 1, w->keys, w->padded,
             last - r, h->a->head_width,
-            (count_visible_columns(h, t, last) + rows_per_element - 1) / rows_per_element, true,
+            number_divide_up(count_visible_columns(h, t, last), rows_per_element), true,
             w->layout.pairs});
     }
 }
@@ -322,7 +322,7 @@ static void accumulate_dk_dv(const struct workspace *w, const struct attention_h
     int64_t rows_per_element = pairs ? 2 : 1; /* rows per element of a GEMM operand */
     int64_t begin = 0; /* first row that attends to this group of keys; increases with the keys */
     for (int64_t j = 0; j < t->keys; j += GROUP) {
-        int64_t keys = j + GROUP < t->keys ? GROUP : t->keys - j;
+        int64_t keys = number_min(GROUP, t->keys - j);
         while (begin < t->rows && attention_visible_keys(h, t->query + begin).last <= t->key + j) {
             begin++;
         }
@@ -337,7 +337,7 @@ static void accumulate_dk_dv(const struct workspace *w, const struct attention_h
                                       padded,
                                       keys,
                                       width,
-                                      (t->rows + rows_per_element - 1) / rows_per_element - first,
+                                      number_divide_up(t->rows, rows_per_element) - first,
                                       true,
                                       pairs};
         attention_gemm_run(&gemm);
@@ -433,7 +433,7 @@ static void begin_query_tile(const struct workspace *w, const struct dq_order *o
                              int64_t query)
 {
     struct workspace packed = use_packed_queries(w, order, h, sequence);
-    int64_t last = query + ROWS < h->queries ? query + ROWS : h->queries;
+    int64_t last = number_min(query + ROWS, h->queries);
     prepare_rows(&packed, h, v, (struct cpu_range){query, last});
     for (int64_t i = query; i < last; i++) {
         clear_query(w, order, h, i);
@@ -447,7 +447,7 @@ static void begin_dq_order(const struct workspace *w, const struct dq_order *ord
                            struct tensors v, const struct attention *a,
                            const struct attention_distances *d)
 {
-    int64_t heads = a->sequences * a->heads, tiles = (a->longest_q + ROWS - 1) / ROWS;
+    int64_t heads = a->sequences * a->heads, tiles = number_divide_up(a->longest_q, ROWS);
 #pragma omp for schedule(static)
     for (int64_t i = 0; i < tiles * heads; i++) {
         int64_t sequence = i / tiles / a->heads, query = i % tiles * ROWS;
@@ -510,7 +510,7 @@ static void process_key_tile(const struct workspace *w, const struct attention_h
     int64_t width = h->a->head_width, row = h->first_k + key, column = h->kv_head * width;
     int64_t group = h->a->heads / h->a->kv_heads, member = h->head % group;
     int64_t most = order != NULL ? order->item_keys : KEYS;
-    struct tile t = {.key = key, .keys = h->keys - key < most ? h->keys - key : most};
+    struct tile t = {.key = key, .keys = number_min(h->keys - key, most)};
     size_t offset = w->is_kv_shared ? (size_t)(key * w->padded) : 0;
     t.dkeys = w->dkeys + offset;
     t.dvalues = w->dvalues + offset;
@@ -522,7 +522,7 @@ static void process_key_tile(const struct workspace *w, const struct attention_h
     attention_pack_right(w->keys_transposed, v.keys, row, t.keys, column, width);
     attention_pack_right(w->values_transposed, v.values, row, t.keys, column, width);
     for (t.query = 0; t.query < h->queries; t.query += ROWS) {
-        t.rows = h->queries - t.query < ROWS ? h->queries - t.query : ROWS;
+        t.rows = number_min(h->queries - t.query, ROWS);
         if (!is_tile_visible(h, &t)) {
             continue;
         }

@@ -9,6 +9,7 @@
  *           there are still few items, each of them has fewer keys. */
 #pragma once
 
+#include "base/number.h"
 #include "kernels/cpu/attention/attention_head.h"
 
 /* ---- forward ---- */
@@ -23,8 +24,8 @@ static inline int64_t attention_next_group(const struct attention_head *h, int64
 {
     int64_t block = row / ATTENTION_QUERIES * ATTENTION_QUERIES;
     int64_t next = block + ((row - block) / ATTENTION_GROUP + 1) * ATTENTION_GROUP;
-    next = next < block + ATTENTION_QUERIES ? next : block + ATTENTION_QUERIES;
-    return next < h->queries ? next : h->queries;
+    next = number_min(next, block + ATTENTION_QUERIES);
+    return number_min(next, h->queries);
 }
 
 /* attention_group_work - return the number of scores of the group of rows that begins at `row`. A
@@ -108,7 +109,7 @@ struct attention_item {
 /* attention_count_items - return the number of work items with at most `keys` keys. */
 static inline int64_t attention_count_items(const struct attention *a, int64_t keys)
 {
-    return (a->longest_k + keys - 1) / keys * a->sequences * a->kv_heads;
+    return number_divide_up(a->longest_k, keys) * a->sequences * a->kv_heads;
 }
 
 /* attention_get_item - return work item `index`.

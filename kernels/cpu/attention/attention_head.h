@@ -1,6 +1,7 @@
 /* A head of a sequence in attention, and the keys to which its queries attend. */
 #pragma once
 
+#include "base/number.h"
 #include "kernels/cpu/cpu.h"
 
 enum {
@@ -79,9 +80,9 @@ static inline struct cpu_range attention_visible_keys(const struct attention_hea
 {
     int64_t position = i + h->keys - h->queries, window = h->a->window; /* of the key that is i */
     int64_t last = h->a->causal ? position + 1 : window > 0 ? position + window : h->keys;
-    last = last < 0 ? 0 : last < h->keys ? last : h->keys;
+    last = number_clamp(last, 0, h->keys);
     int64_t first = window > 0 && position >= window ? position + 1 - window : 0;
-    return (struct cpu_range){first < last ? first : last, last};
+    return (struct cpu_range){number_min(first, last), last};
 }
 
 /* attention_is_tile_hidden - return whether the keys [first, last) are hidden from all rows from
@@ -105,6 +106,6 @@ static inline struct attention_gap attention_get_gap(const struct attention_head
         return (struct attention_gap){0, 0};
     }
     int64_t low = h->hidden.first - key, high = h->hidden.last - key;
-    return (struct attention_gap){(int32_t)(low < 0 ? 0 : low),
-                                  (int32_t)(high < ATTENTION_KEYS ? high : ATTENTION_KEYS)};
+    return (struct attention_gap){(int32_t)number_max(low, 0),
+                                  (int32_t)number_min(high, ATTENTION_KEYS)};
 }

@@ -10,6 +10,7 @@
 
 #include <math.h>
 
+#include "base/number.h"
 #include "kernels/cpu/attention/attention_division.h"
 #include "kernels/cpu/dropout.h"
 #include "kernels/cpu/math.h"
@@ -64,7 +65,7 @@ static inline void attention_modify_scores(const struct attention_head *h, int64
  * same scratch. */
 static inline int64_t attention_padded_width(int64_t head_width)
 {
-    return (head_width + 15) / 16 * 16;
+    return number_round_up(head_width, 16);
 }
 
 /* attention_forward_floats - return the floats of a thread's workspace in the forward pass.
@@ -94,7 +95,7 @@ CPU_INLINE void attention_pack_as(float *to, struct tensor t, enum dtype dtype, 
         int64_t at = (row + r) * t.stride + column;
         attention_prefetch(t, row + r, column, width);
         for (int64_t c = 0; c < padded; c += VECTOR_LANES) {
-            int64_t left = width - c < 0 ? 0 : width - c;
+            int64_t left = number_max(width - c, 0);
             vector_store(to + r * padded + c, vector_get(t.data, dtype, at + c, left));
         }
     }
@@ -221,7 +222,7 @@ static inline void attention_pack_right(float *to, struct tensor t, int64_t row,
     }
     for (int64_t r = 0; r < rows; r += VECTOR_LANES) {
         for (int64_t c = 0; c < f.inner; c += VECTOR_LANES) {
-            int64_t left = width - 2 * c < 2 * VECTOR_LANES ? width - 2 * c : 2 * VECTOR_LANES;
+            int64_t left = number_min(width - 2 * c, 2 * VECTOR_LANES);
             vector square[VECTOR_LANES];
             for (int i = 0; i < VECTOR_LANES; i++) {
                 const bf16 *from = (const bf16 *)t.data + (row + r + i) * t.stride + column;
@@ -266,7 +267,7 @@ static inline void attention_pack_over(float *to, struct tensor t, int64_t row, 
         attention_prefetch(t, row + r, column, width);
         attention_prefetch(t, row + r + 1, column, width);
         for (int64_t c = 0; c < padded; c += VECTOR_LANES) {
-            int64_t left = width - c < 0 ? 0 : width - c;
+            int64_t left = number_max(width - c, 0);
             vector low = vector_get(t.data, DTYPE_BF16, at + c, left), high = vector_set(0);
             if (r + 1 < rows) {
                 high = vector_get(t.data, DTYPE_BF16, at + t.stride + c, left);
@@ -395,7 +396,7 @@ CPU_INLINE void attention_gemm_columns(const struct attention_gemm *p, int64_t c
 /* attention_gemm_run_as - run a GEMM for one kind of operands. */
 CPU_INLINE void attention_gemm_run_as(const struct attention_gemm *p, const bool pairs)
 {
-    int64_t vectors = (p->columns + VECTOR_LANES - 1) / VECTOR_LANES, done = 0;
+    int64_t vectors = number_divide_up(p->columns, VECTOR_LANES), done = 0;
     for (; done + ATTENTION_VECTORS <= vectors; done += ATTENTION_VECTORS) {
         attention_gemm_columns(p, done * VECTOR_LANES, ATTENTION_VECTORS, pairs);
     }

@@ -1,6 +1,7 @@
 #include "kernels/cpu/gemm/divisions.h"
 
 #include "base/memory.h"
+#include "base/number.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -17,16 +18,16 @@ static size_t count_operand_bytes(int64_t rows, int64_t columns, int64_t inner, 
 
 size_t divisions_bytes(int threads, const struct kernels_limits *limits)
 {
-    int64_t size = limits->inner > limits->width ? limits->inner : limits->width;
-    size = size > limits->rows ? size : limits->rows;
-    int64_t rows = size < GRID_UNIT_ROWS ? size : GRID_UNIT_ROWS;
-    int64_t columns = size < GRID_UNIT_COLUMNS ? size : GRID_UNIT_COLUMNS;
+    int64_t size = number_max(limits->inner, limits->width);
+    size = number_max(size, limits->rows);
+    int64_t rows = number_min(size, GRID_UNIT_ROWS);
+    int64_t columns = number_min(size, GRID_UNIT_COLUMNS);
     int64_t elements = rows * columns;
     size_t operands = count_operand_bytes(rows, columns, size, DTYPE_F32);
     if (threads > 2) { /* strips */
         int64_t whole = size > GRID_STRIPS_ELEMS / size ? GRID_STRIPS_ELEMS : size * size;
-        elements = whole > elements ? whole : elements;
-        int64_t longest = size > limits->vocabulary ? size : limits->vocabulary;
+        elements = number_max(elements, whole);
+        int64_t longest = number_max(size, limits->vocabulary);
         operands = count_operand_bytes(limits->rows, size, longest, DTYPE_F32);
     }
     operands = operands < OPERANDS_BYTES ? operands : OPERANDS_BYTES;

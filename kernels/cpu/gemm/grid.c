@@ -14,7 +14,7 @@ enum { F32_INNER_LONG = 1024, BF16_INNER_LONG = 4096 };
  * last part. */
 static int64_t compute_split_size(int64_t count, int64_t parts)
 {
-    return number_divide_up(number_divide_up(count, parts), UNIT_MULTIPLE) * UNIT_MULTIPLE;
+    return number_round_up(number_divide_up(count, parts), UNIT_MULTIPLE);
 }
 
 int64_t grid_max_unit_columns(const struct matmul_call *call)
@@ -72,7 +72,7 @@ static int find_strip(const struct grid *g, int64_t index)
 struct grid_rows grid_find_part(int64_t unit_rows, int64_t rows, int64_t row)
 {
     int64_t first = row / unit_rows * unit_rows, size = 0;
-    int64_t end = first + unit_rows < rows ? first + unit_rows : rows;
+    int64_t end = number_min(first + unit_rows, rows);
     do {
         first += size;
         int64_t left = end - first;
@@ -87,7 +87,7 @@ struct grid_rows grid_find_part(int64_t unit_rows, int64_t rows, int64_t row)
 static int64_t find_unit_begin(const struct grid *g, int64_t rows, int64_t row)
 {
     if (row >= rows || g->group_unit_rows == 0) {
-        return row < rows ? row : rows;
+        return number_min(row, rows);
     }
     int64_t first = grid_find_part(g->group_unit_rows, rows, row).first;
     return first + (row - first) / GRID_GROUP_ROWS * GRID_GROUP_ROWS;
@@ -156,9 +156,9 @@ struct matmul_block grid_block(const struct grid *g, const struct tensor *c, int
     int64_t row = index % g->rows * g->unit_rows, column = index / g->rows * g->unit_columns;
     int64_t rows = c->rows - row, columns = c->columns - column;
     return (struct matmul_block){.row = row,
-                                 .rows = rows < g->unit_rows ? rows : g->unit_rows,
+                                 .rows = number_min(rows, g->unit_rows),
                                  .column = column,
-                                 .columns = columns < g->unit_columns ? columns : g->unit_columns};
+                                 .columns = number_min(columns, g->unit_columns)};
 }
 
 int64_t grid_busiest_elems(const struct grid *g, const struct tensor *c, int threads)
@@ -170,7 +170,7 @@ int64_t grid_busiest_elems(const struct grid *g, const struct tensor *c, int thr
             struct matmul_block block = grid_block(g, c, next);
             elements += block.rows * block.columns;
         }
-        most = elements > most ? elements : most;
+        most = number_max(most, elements);
     }
     return most;
 }
@@ -216,7 +216,7 @@ static const double gain = 0.97;
 bool grid_is_balanced(const struct grid *g, int threads)
 {
     int64_t units = grid_units(g);
-    return (double)units > gain * (double)(number_divide_up(units, threads) * threads);
+    return (double)units > gain * (double)number_round_up(units, threads);
 }
 
 int grid_refine(const struct grid *base, const struct matmul_call *call, int threads,

@@ -5,6 +5,7 @@
  * activation, for example) find it in the cache of that core. */
 #include "kernels/cpu/matmul.h"
 
+#include "base/number.h"
 #include "kernels/cpu/gemm/divisions.h"
 #include "kernels/cpu/gemm/plans.h"
 
@@ -37,11 +38,11 @@ size_t matmul_library_bytes(enum dtype dtype, int threads, const struct kernels_
      * inner size and some columns, and frees them afterwards. malloc retains about ten such buffers
      * per thread, between the allocations of the first step's GEMMs. */
     enum { COLUMNS = 160, DEPTH = 384, BF16_DEPTH = 512, BUFFERS = 10 };
-    int64_t rows = limits->rows < GRID_UNIT_ROWS ? limits->rows : GRID_UNIT_ROWS;
+    int64_t rows = number_min(limits->rows, GRID_UNIT_ROWS);
     int64_t depth = dtype == DTYPE_F32 ? DEPTH : BF16_DEPTH, inner = limits->width * 3 / 4;
-    int64_t panels = (rows + COLUMNS) * (inner < depth ? inner : depth);
+    int64_t panels = (rows + COLUMNS) * number_min(inner, depth);
     size_t sums = dtype == DTYPE_F32 ? 0 : (size_t)(rows * GRID_UNIT_COLUMNS) * sizeof(float);
-    int64_t longest = limits->inner > limits->width ? limits->inner : limits->width;
+    int64_t longest = number_max(limits->inner, limits->width);
     size_t copies = (size_t)((rows + longest) * GRID_UNIT_COLUMNS) * dtype_bytes(dtype);
     copies = threads <= 2 ? 0 : copies < MATMUL_COPIES_BYTES ? copies : MATMUL_COPIES_BYTES;
     return (size_t)threads * (sums + copies + BUFFERS * (size_t)panels * dtype_bytes(dtype)) +
@@ -102,7 +103,7 @@ static int64_t get_part_rows(const struct matmul_call *call, const struct grid *
     int64_t left = unit.row + unit.rows - row;
     if (g->group_unit_rows > 0 && unit.inner_block == matmul_inner_size(call)) {
         int64_t part = grid_find_part(g->group_unit_rows, call->c.rows, row).last - row;
-        return part < left ? part : left;
+        return number_min(part, left);
     }
     int64_t full = call->transpose_b ? PART_ROWS_TRANSPOSED : PART_ROWS;
     int64_t after = left % GRID_GROUP_ROWS;
@@ -110,7 +111,7 @@ static int64_t get_part_rows(const struct matmul_call *call, const struct grid *
     if (left >= full) {
         return full;
     }
-    return left > last ? left - last : left < PART_ROWS_LAST ? left : PART_ROWS_LAST;
+    return left > last ? left - last : number_min(left, PART_ROWS_LAST);
 }
 
 /* Returns the index of a size of parts, or of the place for a new size; PART_KINDS: there is no
@@ -180,7 +181,7 @@ static status find_part_plans(struct matmul *m, const struct matmul_call *call,
                 (int)PART_KINDS);
         out->part_rows[kind] = part.rows;
         for (int64_t first = 0; first < inner; first += unit.inner_block) {
-            int64_t rest = inner - first, size = rest < unit.inner_block ? rest : unit.inner_block;
+            int64_t rest = inner - first, size = number_min(rest, unit.inner_block);
             struct plan **plan =
                 &out->part[kind][get_inner_position(first, size, unit.inner_block)];
             bool accumulate = call->accumulate || first > 0;
@@ -334,7 +335,7 @@ static int run_parts(struct matmul *m, const struct matmul_call *call, const str
 {
     int64_t inner = matmul_inner_size(call), inner_block = unit.inner_block;
     for (int64_t first = 0; first < inner; first += inner_block) {
-        int64_t left = inner - first, size = left < inner_block ? left : inner_block;
+        int64_t left = inner - first, size = number_min(left, inner_block);
         enum inner_position position = get_inner_position(first, size, inner_block);
         o.b = get_element(call->b, first, unit.column, call->transpose_b);
         if (copies_b(call, unit)) {

@@ -35,7 +35,7 @@ static int64_t count_units(const struct search *s, int64_t width, double limit)
     double columns = (double)(width * GRID_PIECE_MULTIPLE);
     double most = (limit - GRID_PACKING * columns) / (columns + GRID_PACKING);
     int64_t rows = most > 0 ? (int64_t)most / s->row_multiple : 0;
-    rows = rows < s->unit_rows_max ? rows : s->unit_rows_max;
+    rows = number_min(rows, s->unit_rows_max);
     return rows > 0 ? number_divide_up(s->rows, rows) : 0;
 }
 
@@ -48,7 +48,7 @@ static int64_t find_strips(struct search *s, double limit)
     s->units[0] = 0;
     for (int64_t i = 1; i <= s->columns; i++) {
         s->units[i] = 0;
-        for (int64_t width = i < s->width_max ? i : s->width_max; width > 0; width--) {
+        for (int64_t width = number_min(i, s->width_max); width > 0; width--) {
             int64_t before = s->units[i - width], units = s->strip_units[width];
             bool is_whole = i <= s->border || i - width >= s->border;
             bool exists = units > 0 && is_whole && (before > 0 || i == width);
@@ -74,7 +74,7 @@ static bool make_grid(const struct search *s, const struct tensor *c, struct gri
             return false;
         }
         width *= GRID_PIECE_MULTIPLE;
-        reversed[count++] = (struct grid_strip){first, left < width ? left : width, rows, 0,
+        reversed[count++] = (struct grid_strip){first, number_min(left, width), rows, 0,
                                                 number_divide_up(c->rows, rows)};
     }
     *out = (struct grid){.strips = count, .group_unit_rows = s->group_unit_rows};

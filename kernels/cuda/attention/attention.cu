@@ -124,7 +124,7 @@ static status launch_width(struct kernels *k, attention_task<bf16> t,
 {
     const struct attention *a = call->a;
     const size_t bytes = (BLOCK_QUERIES + 2 * KEYS) * D * sizeof(bf16);
-    t.tiles = (a->longest_q + BLOCK_QUERIES - 1) / BLOCK_QUERIES;
+    t.tiles = number_divide_up(a->longest_q, BLOCK_QUERIES);
     dim3 grid(static_cast<unsigned>(a->sequences * t.tiles), static_cast<unsigned>(a->heads));
     if (grid.x > 0) {
         if (attention_is_modified(call)) {

@@ -342,12 +342,12 @@ static status launch_kernels(struct kernels *k, attention_task<bf16> t, const st
                  rows = 2 * STEP * sizeof(float);
     t.fuses_dq = with_ds + rows <= gpu_shared_limit();
     const size_t keys_bytes = t.fuses_dq ? with_ds : bytes;
-    t.tiles = (a->longest_k + BLOCK_ROWS - 1) / BLOCK_ROWS;
+    t.tiles = number_divide_up(a->longest_k, BLOCK_ROWS);
     dim3 keys(static_cast<unsigned>(a->sequences * t.tiles), static_cast<unsigned>(a->kv_heads));
     if (keys.x > 0) {
         LAUNCH(k, (tiles_backward_keys<D, STEP, MODIFIED>), keys, BACKWARD_THREADS, keys_bytes, t);
     }
-    t.tiles = (a->longest_q + BLOCK_ROWS - 1) / BLOCK_ROWS;
+    t.tiles = number_divide_up(a->longest_q, BLOCK_ROWS);
     dim3 queries(static_cast<unsigned>(a->sequences * t.tiles), static_cast<unsigned>(a->heads));
     if (queries.x > 0) {
         LAUNCH(k, (tiles_backward_queries<D, STEP, MODIFIED>), queries, BACKWARD_THREADS, bytes, t);

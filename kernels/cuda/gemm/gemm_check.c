@@ -13,6 +13,7 @@
 #include <stdlib.h>
 
 #include "base/memory.h"
+#include "base/number.h"
 #include "kernels/cuda/gemm/gemm.h"
 
 enum { SAMPLED_ROWS = 8, OUTPUTS_MAX = 3 };
@@ -38,7 +39,7 @@ static bool has_fp8(const struct cuda_gemm *p)
 
 static int64_t count_rows(struct tensor t)
 {
-    return t.rows < SAMPLED_ROWS ? t.rows : SAMPLED_ROWS;
+    return number_min(t.rows, SAMPLED_ROWS);
 }
 
 /* Returns the i-th of the sampled rows: the first, the last and rows between them. */

@@ -2,7 +2,7 @@
 # Tests steps on an emulated GPU that the host queues before it reads the previous step's results.
 # usage: test_ahead.sh PART; ctest sets BIREME_SIMT, BIREME_FLIPPING_SIMT and BIREME_SOURCE_DIR
 # ctest: name simt_train
-# ctest: parts not_finite ahead weights_ahead lamb_ahead fp8_ahead times
+# ctest: parts not_finite disagree ahead weights_ahead lamb_ahead fp8_ahead times
 # ctest: timeout 300
 # shellcheck disable=SC2034,SC2086,SC2154 # settings are words; tiny_training.sh shares variables
 source "${BIREME_SOURCE_DIR:=$PWD}/tests/trainer/tiny_training.sh"
@@ -212,6 +212,22 @@ test_not_finite() {
         data.sequence_length=4 model.num_layers=1 model.hidden_size=8
     unset FLIP_RANK FLIP_STEP FLIP_BEFORE
     expect_error "samples of this rank are 0 $sample, 1 $sample, 2 $sample, 3 $sample and 62 more"
+}
+
+# One GPU decides to skip an update and the other does not. The ranks compare the decisions before
+# they respond to a spike.
+test_disagree() {
+    need_mpirun
+    local layout six="$small train.max_steps=6 evaluate.every=0 checkpoint.async=false"
+    program=$flipping
+    for layout in zero_stage=1 tensor=2; do
+        export FLIP_RANK=1 FLIP_STEP=2 FLIP_BEFORE=spike
+        run_ranks 2 81 recipe.yaml run_dir=$layout $six train.on_spike=skip parallel.$layout
+        unset FLIP_RANK FLIP_STEP FLIP_BEFORE
+        expect_error 'step 3: rank 1 found a loss spike in this step and rank 0 did not'
+        run_bireme 0 recipe.yaml run_dir=$layout $six
+        grep -q "^resuming $layout/checkpoints/step-00000002" stderr || fail 'step 2 is not used'
+    done
 }
 
 run_part "$@"

@@ -6,15 +6,15 @@
  *   FLIP_STEP     number of the step, from 0
  *   FLIP_BEFORE   step: a weight before the step; check: a weight before the comparison of the
  *                 replicas after it; norm: a reduced gradient becomes NaN before the gradient norm
- *                 is computed
+ *                 is computed; spike: the rank finds a spike in the step
  *   FLIP_TENSOR   index of the tensor; negative: from the end
  *   FLIP_NAN      set: the weight becomes NaN; unset: one bit of it is inverted
  *   FLIP_STOP     number of the step, from 0, in which each rank receives SIGUSR1, once, after its
  *                 last micro-batch; the ranks agree on the stop in the next step
  *   FLIP_HASH     set: prints a hash of the weights and the moments after the run, with f32 weights
  *
- * The linker replaces loop_run, step_train, bucket_finish and replica_check_run by these functions
- * (--wrap). */
+ * The linker replaces loop_run, step_train, bucket_finish, replica_check_run, spike_observe and
+ * decision_wait by these functions (--wrap). */
 #include <inttypes.h>
 #include <math.h>
 #include <signal.h>
@@ -24,6 +24,7 @@
 #include <string.h>
 
 #include "trainer/cli/command.h"
+#include "trainer/optimizer/decision.h"
 #include "trainer/train/loop.h"
 
 status __real_loop_run(struct job *job);
@@ -38,6 +39,14 @@ status __real_bucket_finish(struct bucket_set *set);
 status __wrap_bucket_finish(struct bucket_set *set);
 status __real_replica_check_run(struct replica_check *check);
 status __wrap_replica_check_run(struct replica_check *check);
+struct spike_score __real_spike_observe(struct checkpoint_spikes *spikes, double loss,
+                                        double gradient_norm, double predictions);
+struct spike_score __wrap_spike_observe(struct checkpoint_spikes *spikes, double loss,
+                                        double gradient_norm, double predictions);
+status __real_decision_wait(struct decision *d, int64_t number, struct decision_result *out,
+                            struct decision_time *time);
+status __wrap_decision_wait(struct decision *d, int64_t number, struct decision_result *out,
+                            struct decision_time *time);
 
 static struct job *running;
 static int64_t current_step;
@@ -49,15 +58,20 @@ static long read_number(const char *name)
 }
 
 /* Each fault occurs once, also if a rollback repeats the step. */
-static bool is_due(const char *moment)
+static bool is_due_in(const char *moment, int64_t step)
 {
     static bool done;
     const char *expected = getenv("FLIP_BEFORE");
     bool due = !done && running != NULL && expected != NULL && strcmp(expected, moment) == 0 &&
                comm_rank(running->world) == read_number("FLIP_RANK") &&
-               current_step == read_number("FLIP_STEP");
+               step == read_number("FLIP_STEP");
     done = done || due;
     return due;
+}
+
+static bool is_due(const char *moment)
+{
+    return is_due_in(moment, current_step);
 }
 
 static status write_bytes(void *to, const void *bytes, size_t count)
@@ -166,6 +180,32 @@ status __wrap_bucket_finish(struct bucket_set *set)
                         sizeof value));
     }
     return result;
+}
+
+static void find_spike(struct spike_score *score)
+{
+    fprintf(stderr, "changed a decision\n");
+    score->is_spike = true;
+}
+
+status __wrap_decision_wait(struct decision *d, int64_t number, struct decision_result *out,
+                            struct decision_time *time)
+{
+    status result = __real_decision_wait(d, number, out, time);
+    if (is_due_in("spike", number)) {
+        find_spike(&out->spikes.score);
+    }
+    return result;
+}
+
+struct spike_score __wrap_spike_observe(struct checkpoint_spikes *spikes, double loss,
+                                        double gradient_norm, double predictions)
+{
+    struct spike_score score = __real_spike_observe(spikes, loss, gradient_norm, predictions);
+    if (is_due("spike")) {
+        find_spike(&score);
+    }
+    return score;
 }
 
 int main(int argc, char **argv)

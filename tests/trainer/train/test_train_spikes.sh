@@ -11,10 +11,11 @@
 #   layouts      the same samples are skipped on 1 and 2 ranks, with ZeRO and tensor parallelism
 #   resume       the same samples are skipped after a resume, also at another layout
 #   not_finite   values that are not finite
+#   disagree     one rank finds a spike, the others do not
 #   stop         a stop request in a spike and after the rollback; a rollback during a save; a
 #                spike in the last step
 #   objectives   embed and sft
-# ctest: parts warn skip rollback layouts resume not_finite stop objectives
+# ctest: parts warn skip rollback layouts resume not_finite disagree stop objectives
 # ctest: targets test_program_flipping_trainer test_fault_shim
 # ctest: timeout 300
 trainer=$(realpath "${2:?}") shim=$(realpath "${3:?}")
@@ -262,6 +263,20 @@ test_not_finite() {
     # Weights that stay NaN reach the limit.
     train_changed 1 79 0 14 step "${short[@]}" train.on_spike=skip run_dir=lasting
     expect_error 'step 25: .*more than the 10 spikes of train.max_spikes'
+}
+
+test_disagree() {
+    need_mpirun
+    local layout action
+    for layout in zero_stage=0 zero_stage=1 tensor=2; do
+        for action in skip rollback; do
+            train_changed 2 81 1 14 spike 'data.train=clean/*.h5' train.max_steps=40 \
+                checkpoint.every=10 train.on_spike=$action parallel.$layout run_dir=run
+            expect_error 'step 15: rank 1 found a loss spike in this step and rank 0 did not'
+            run_bireme 0 checkpoint verify run/checkpoints/step-00000010
+            rm -r run
+        done
+    done
 }
 
 # has_all_steps RUN STEPS: metrics.jsonl has one train line for each step.

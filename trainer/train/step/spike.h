@@ -23,13 +23,16 @@
  * Device    with train.on_spike: skip, a GPU computes the scores and skips the update of a spike
  *           (kernels/spike_score.h). The host reads scores and averages one step later. If the
  *           ranks have GPUs of different models, the hosts compute the scores
- * Ranks     all ranks have the same reduced values, and therefore the same scores. Checkpoints
- *           store the averages, so that a resumed run makes the same decisions.
+ * Ranks     all ranks have the same reduced values, and therefore the same scores. Only different C
+ *           libraries or GPUs could change the last bit of exp and log. If updates depend on the
+ *           scores, the ranks compare their decisions. Checkpoints store the averages, so that a
+ *           resumed run makes the same decisions.
  * Source    OLMo-core's SkipStepOptimizer, which also observes loss and gradient norm, has a
  *           threshold of 6 standard deviations and makes no decision in the first 64 steps. Its
  *           means are plain means over 128 steps */
 #pragma once
 
+#include "comm/comm.h"
 #include "kernels/spike_score.h"
 #include "trainer/formats/checkpoint/state.h"
 
@@ -38,6 +41,12 @@
  * Units     predictions: number of terms of which the loss is the mean */
 struct spike_score spike_observe(struct checkpoint_spikes *spikes, double loss,
                                  double gradient_norm, double predictions);
+
+/* spike_require_same_decision - check that either all ranks or none have found a spike in a step.
+ *
+ * Order     collective
+ * Errors    STATUS_DIVERGED with the ranks; agreed on all ranks and printed once */
+status spike_require_same_decision(struct comm *world, bool is_spike);
 
 /* spike_add_skipped - add samples to the skipped ranges. Ranges that overlap or touch become one.
  *

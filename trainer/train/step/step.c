@@ -329,6 +329,14 @@ static void compute_loss(const struct step *s, double squares, const struct spik
     }
 }
 
+/* Checks that all ranks skip the update of this step, or none. */
+static status require_same_decision(const struct step *s, const struct step_result *out)
+{
+    return s->parts.skips_spikes
+               ? spike_require_same_decision(s->parts.mesh.world, out->spike.is_spike)
+               : STATUS_OK;
+}
+
 static status apply_optimizer(struct step *s, int64_t step_number, double learning_rate,
                               const struct step_result *out)
 {
@@ -370,6 +378,7 @@ static status update_weights(struct step *s, int64_t step_number, double learnin
     }
     memcpy(out->sums, stats, sizeof out->sums);
     compute_loss(s, stats[STAT_SQUARES], NULL, out);
+    TRY(require_same_decision(s, out));
     TRY(model_fp8_advance(p->model, p->mesh.world, !out->skipped));
     return out->skipped ? STATUS_OK : apply_optimizer(s, step_number, learning_rate, out);
 }
@@ -553,6 +562,7 @@ status step_finish(struct step *s, struct step_result *out)
     loss_readback_discard(readback);
     memcpy(out->sums, r.total.sums, sizeof out->sums);
     compute_loss(s, r.total.squares, s->parts.skips_spikes ? &r.spikes : NULL, out);
+    TRY(require_same_decision(s, out));
     out->total_seconds = time.total_seconds;
     out->ended_seconds = time.ended_seconds;
     return STATUS_OK;

@@ -94,7 +94,8 @@ void step_set_loaders(struct step *s, struct loader *loader, struct loader *coll
  * Units     step_number counts from 0
  * Order     collective
  * Errors    STATUS_NOT_FINITE, before the weights change, unless spikes are skipped; STATUS_DATA
- *           from the loader; agreed on all ranks and printed once */
+ *           from the loader; STATUS_DIVERGED if only some ranks found a spike, with skips_spikes;
+ *           agreed on all ranks and printed once */
 status step_train(struct step *s, int64_t step_number, double learning_rate,
                   const double votes[STEP_VOTES], status pending_error, bool has_next_step,
                   struct step_result *out);
@@ -103,7 +104,7 @@ status step_train(struct step *s, int64_t step_number, double learning_rate,
  *
  * Order     collective
  * Errors    STATUS_NOT_FINITE: neither this step nor a later one has changed weights or moments;
- *           agreed on all ranks and printed once. STATUS_HANG */
+ *           STATUS_DIVERGED as in step_train; agreed on all ranks and printed once. STATUS_HANG */
 status step_finish(struct step *s, struct step_result *out);
 
 /* step_runs_ahead - return whether step_train queues a step and does not wait for the device.

@@ -1,7 +1,7 @@
 /* The dropout scheme: which elements are kept, as a pure function of a key and an index.
  *
- * Element i of a site (one place in the model) is kept if random_u16(key, first + i) >= t, with
- * t = dropout_threshold(probability), and is then scaled by 65536 / (65536 - t), so that the
+ * A site is one place in the model. Its element i is kept if random_u16(key, first + i) >= t, with
+ * t = dropout_threshold(probability). Kept elements are scaled by 65536 / (65536 - t), so that the
  * expectation is exact. Eight elements, from a multiple of eight on, share one random block.
  *
  * Source    Srivastava et al. 2014, JMLR 15 */

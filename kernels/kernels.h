@@ -154,8 +154,8 @@ enum activation {
 };
 enum { ACTIVATIONS = ACTIVATION_SILU + 1 }; /* the number of values */
 
-/* On CPUs, a GEMM x w^T with at most this many rows gives each row bits that do not depend on the
- * other rows (linear_forward, linear_add without `backward`, classifier_logits). */
+/* On CPUs, if a GEMM x w^T has at most this many rows, the bits of a row do not depend on the other
+ * rows. This holds for linear_forward, linear_add without `backward`, and classifier_logits. */
 enum { KERNELS_FEW_ROWS = 16 };
 
 /* linear_forward - compute y = act(x w^T + bias).
@@ -438,8 +438,8 @@ status classifier_logits(struct kernels *k, struct tensor logits, struct tensor 
  * which preserves the mean.
  *
  * The random bits do not depend on the sharding of the parameter. A rank holds a slice of a
- * rectangle of the parameter. Element i of the slice is element e = offset + i of the rectangle and
- * element first + e / columns * pitch + e % columns of the parameter. That last index selects the
+ * rectangle of the parameter. Element i of the slice is element e = offset + i of the rectangle. In
+ * the parameter, its index is first + e / columns * pitch + e % columns. This index selects the
  * bits: random_u16(key, index). */
 struct rounding {
     bool stochastic;

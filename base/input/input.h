@@ -41,8 +41,8 @@ status input_open(const char *path, struct input *out);
  *           STATUS_UNAVAILABLE if libarchive was built without the format */
 status input_read(struct input *in, void *out, size_t max_bytes, size_t *got);
 
-/* input_looks_like_json - set *out to whether the data begins with a JSON object or a list, after
- * a byte order mark and a few bytes of white space. The bytes stay unread.
+/* input_looks_like_json - set *out to whether the data begins with a JSON object or a list. A byte
+ * order mark and a few bytes of white space may come first. The bytes stay unread.
  *
  * Errors    as input_read */
 status input_looks_like_json(struct input *in, bool *out);

@@ -18,8 +18,8 @@
  * Units     *free_bytes: free bytes of the folder; -1 if they are unknown */
 bool shared_space_has_room(int64_t needed_bytes, int64_t *free_bytes);
 
-/* shared_space_window_bytes - return the bytes of shared memory that a host with host_ranks ranks
- * needs for a window of `bytes` per rank, with the data of Open MPI.
+/* shared_space_window_bytes - return the bytes of shared memory that a host needs for a window of
+ * host_ranks ranks with `bytes` each. The data of Open MPI is included.
  *
  * Used before a window is created, and by `bireme plan`. */
 int64_t shared_space_window_bytes(int host_ranks, int64_t bytes);

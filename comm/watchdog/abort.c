@@ -43,8 +43,8 @@ static void *log_line(void *line)
     return NULL;
 }
 
-/* Writes the error line to log.txt in a thread and waits at most one second, because a file system
- * that does not answer must not delay the end of the job. */
+/* Writes the error line to log.txt in a thread and waits at most one second: a file system that
+ * does not answer must not delay the end of the job. */
 static void log_error_line(char *line)
 {
     pthread_t logger;

@@ -1,10 +1,10 @@
 /* The order of samples: pure functions of (seed, number of the sample). There is no index file.
  *
- * With one source of n samples, sample g of the run is sample permute(key(seed, epoch, source), g
- * mod n) of the source, with epoch = g / n. In the first epoch the windows of a source are
- * contiguous. In each later epoch all windows are shifted by the same number of tokens, below the
- * length of a window. A text is then split at other positions when it is read again. The loss after
- * a few epochs is therefore about the same as with windows at random positions.
+ * With one source of n samples, sample g of the run belongs to epoch = g / n. It is sample
+ * permute(key(seed, epoch, source), g mod n) of the source. In the first epoch the windows of a
+ * source are contiguous. In each later epoch all windows are shifted by the same number of tokens,
+ * below the length of a window. A text is then split at other positions when it is read again. The
+ * loss after a few epochs is therefore about the same as with windows at random positions.
  *
  * A mixture of k sources with integer weights is a binary tree: the list of sources is split in
  * halves, recursively. Each node divides the samples that reach it: floor(n W_left / W) of the

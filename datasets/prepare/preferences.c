@@ -8,8 +8,8 @@
  * before the first difference of the texts, and before a space there. Responses are truncated to
  * the sequence length, and the report counts them.
  *
- * A row is bad if a field is missing or empty, if the responses are equal (also after truncation),
- * or if the prompt leaves no room for a response. */
+ * A row is bad if a field is missing or empty, or if the prompt leaves no room for a response. It
+ * is also bad if the responses are equal, before or after truncation. */
 #include <inttypes.h>
 #include <stdbool.h>
 #include <stdlib.h>

@@ -1,9 +1,9 @@
 /* Finds positions at which a text can be split without a change of its ids.
  *
  * A byte-level tokenizer first splits text into words with a regular expression. Then it merges
- * bytes inside of each word. A split between two words is harmless if the words before it do not
- * depend on the text after it, and the words after it do not depend on the text before it. This
- * holds in the patterns of GPT-2, cl100k, o200k, Llama 3 and Qwen 2 at these positions:
+ * bytes inside of each word. A split between two words is harmless if no word depends on the text
+ * on the other side of the split. This holds in the patterns of GPT-2, cl100k, o200k, Llama 3 and
+ * Qwen 2 at these positions:
  *
  *   1. before a space that follows a character other than white space. A word contains a space only
  *      as its first character or in a run of white space, and lookaheads concern only such runs.
@@ -11,11 +11,11 @@
  *      there, and only white space or punctuation starts a word before a newline.
  *   3. before a Chinese or Japanese comma or full stop that follows a letter of these scripts.
  *
- * Positions 2 and 3 are not used for a tokenizer that puts a space before each text that does not
- * begin with one, nor for BPE over characters. The words of the latter begin at a space if no token
- * contains a space after another character. No pattern has a lookbehind. For the `char` tokenizer
- * every position between two characters is harmless. A position inside of an added token is
- * never used. */
+ * Two kinds of tokenizers use only position 1: BPE over characters, and tokenizers that put a space
+ * before each text that does not begin with one. The words of BPE over characters begin at a space
+ * if no token contains a space after another character. No pattern has a lookbehind. For the `char`
+ * tokenizer every position between two characters is harmless. A position inside of an added token
+ * is never used. */
 #include "datasets/prepare/splitter.h"
 
 #include <inttypes.h>

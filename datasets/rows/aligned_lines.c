@@ -27,8 +27,8 @@ static bool is_blank(const char *text, size_t bytes)
     return i == bytes;
 }
 
-/* Makes a JSON string of a line, without a byte order mark at the beginning of the file and without
- * a carriage return at the end of the line. */
+/* Makes a JSON string of a line. Omits a byte order mark at the beginning of the file and a
+ * carriage return at the end of the line. */
 static status make_text(const struct line_reader *r, json_t **out)
 {
     const char *text = r->line;

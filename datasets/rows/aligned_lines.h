@@ -10,9 +10,9 @@
 
 /* aligned_lines_read - call `use` for every pair of lines, in order.
  *
- * A pair is bad if one of its lines is empty or not UTF-8, if `use` rejects it (see jsonl_read), or
- * if only one of the files has a line with its number. Without bad->skip, the first bad pair ends
- * the read.
+ * A pair is bad if one of its lines is empty or not UTF-8, or if only one of the files has a line
+ * with its number. It is also bad if `use` rejects it (see jsonl_read). Without bad->skip, the
+ * first bad pair ends the read.
  *
  * Units     adds the sizes of both files in bytes to *bytes; row->path is source, row->line the
  *           number of the line in both files. An error names the file with the fault

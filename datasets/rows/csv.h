@@ -17,8 +17,8 @@
  * semicolon and tab in the first line, outside of quotes.
  *
  * A row is bad if its field count differs from the first row, if it is not UTF-8, or if `use`
- * rejects it (see jsonl_read). Where fields can be quoted, it is also bad if it has a quote inside
- * an unquoted field or text after a quoted one, or if the file ends inside quotes.
+ * rejects it (see jsonl_read). Where fields can be quoted, three more rows are bad: with a quote
+ * inside an unquoted field, with text after a quoted field, and without an end of its quotes.
  *
  * Units     adds the file's size in bytes to *bytes; row->line is the line on which the row begins
  * Memory    the largest row (at most 64 MiB)

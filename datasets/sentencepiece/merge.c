@@ -1,9 +1,9 @@
 /* The BPE of SentencePiece: joins neighboring symbols to pieces.
  *
- * A text starts as its characters; a user-defined piece is one symbol that is never joined. Among
- * all neighboring pairs of symbols that are a piece together, the pair of the highest score (of
- * equals, the leftmost) is joined, until no pair is a piece. An unused piece is joined too, but at
- * the end it is divided again into the two symbols that formed it.
+ * A text starts as its characters; a user-defined piece is one symbol that is never joined. In each
+ * step, the pair of neighbors that is the piece of the highest score (of equals, the leftmost) is
+ * joined. The steps end if no pair is a piece. An unused piece is joined too, but at the end it is
+ * divided again into the two symbols that formed it.
  *
  * Source    Sennrich, Haddow, Birch 2016, arXiv:1508.07909; Kudo, Richardson 2018 */
 #include <stdlib.h>

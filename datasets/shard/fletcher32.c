@@ -8,7 +8,7 @@
  * of the bytes of a word is a multiplication by 256. The sums are therefore computed over the words
  * as stored, and the bytes of the sums are swapped. Second, 16 lanes compute in parallel. Lane j
  * has the words j, 16 + j, 32 + j, ... and computes a += w and b += a. After s steps, b is the sum
- * of (s - step) w, and a word is 16 (s - step) - j positions before the end of the block.
+ * of (s - step) w. The distance of a word from the end of the block is 16 (s - step) - j words.
  *
  * Source: J. G. Fletcher, "An arithmetic checksum for serial transmissions", 1982; H5checksum.c. */
 #include "datasets/shard/fletcher32.h"

@@ -33,9 +33,9 @@ struct shard_set_options {
     const char *labels_sha256; /* every shard must have this hash; NULL: hash of the first shard */
     enum shard_join join_encoding;
     int open_limit; /* shards that may be open at the same time, >= 1 */
-    /* EXAMPLE_TEXT: samples are windows. Otherwise a sample is an example: up to T tokens (sentence
-     * pairs, of Bireme or NVIDIA; texts of a task), or a preference pair in which the prompt with
-     * either response has up to T tokens, or a source and a target of up to T tokens each. */
+    /* EXAMPLE_TEXT: samples are windows. Otherwise a sample is an example with at most T tokens in
+     * a sentence pair (of Bireme or NVIDIA) or a text of a task, in the prompt with either response
+     * of a preference pair, or in each of source and target. */
     enum example_kind kind;
 };
 

@@ -2,8 +2,9 @@
  * `tokenizers` apply them.
  *
  * That package has the tables of an older Unicode version for normal forms and accents. Characters
- * that are newer than its tables stay as they are and separate the characters around them, so the
- * result does not depend on the version of utf8proc. Bytes that are not UTF-8 stay as they are. */
+ * that are newer than its tables stay as they are, and separate the characters around them.
+ * Therefore the result does not depend on the version of utf8proc. Bytes that are not UTF-8 stay as
+ * they are. */
 #pragma once
 
 #include <stdbool.h>

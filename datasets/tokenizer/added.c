@@ -216,8 +216,8 @@ bool added_is_at_start(const struct tokenizer *t, const char *text, size_t bytes
     return false;
 }
 
-/* Returns whether a token of the set, from the beginning of the text on, matches the text up to a
- * byte after text[0, end), or absorbs the white space there. */
+/* Returns whether a token of the set that begins at text[0] ends after text[0, end). White space
+ * that the token absorbs counts. */
 static bool reaches_beyond(const struct tokenizer *t, const struct added_set *set, const char *text,
                            size_t bytes, size_t end)
 {

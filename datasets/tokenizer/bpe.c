@@ -1,14 +1,13 @@
 /* Byte-level byte pair encoding: merges the bytes of each word by rank.
  *
- * A word starts as the ids of its bytes. Among all neighboring pairs with a merge, the pair of
- * lowest rank (of equals, the leftmost) is replaced by its result, until no pair has a merge:
+ * A word starts as the ids of its bytes. In each step, the pair of neighbors with the lowest rank
+ * (of equals, the leftmost) is replaced by its result. The steps end if no pair has a merge:
  *
  *     while (there are pairs): i = argmin rank(s[i], s[i+1]); s[i] = result; remove s[i+1]
  *
- * Short words do this over a small array. For long words (a megabyte without white space is one
- * word) the symbols are in a linked list and the pairs in a heap, which takes n log n steps.
- * Most words of a text have occurred before; a direct-mapped cache of short words returns their
- * ids.
+ * Short words do this over a small array. A megabyte without white space is one word; in such long
+ * words, the symbols are in a linked list and the pairs in a heap, which takes n log n steps. Most
+ * words of a text have occurred before; a direct-mapped cache of short words returns their ids.
  *
  * Source    Sennrich, Haddow, Birch 2016, arXiv:1508.07909; Radford et al. 2019 (GPT-2) */
 #include "datasets/tokenizer/bpe.h"

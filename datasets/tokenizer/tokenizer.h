@@ -1,12 +1,16 @@
 /* Tokenizers: conversion between text and token ids.
  *
- * Kinds: `bpe` (BPE over bytes, as GPT-2, or over characters, as Llama 2), `wordpiece` (as BERT),
- * `char` (one token per character), `unigram` (as in T5), `sentencepiece` (the file
- * tokenizer.model of Llama 2, T5 and others) and `marian` (source.spm, target.spm and vocab.json;
- * only text_pair_encode_sequence encodes targets). The last two are stored as these files. The
- * others are stored in a folder as tokenizer.json, in the format of Hugging Face `tokenizers`. A
- * wordpiece tokenizer also has a vocab.txt, which is enough to read it. A char tokenizer is stored
- * as a model with a vocabulary of single characters.
+ * The kinds and their files in a folder are:
+ *
+ *   bpe             over bytes, as GPT-2, or over characters, as Llama 2
+ *   wordpiece       as BERT; also vocab.txt, which is enough to read it
+ *   char            one token per character; a model with a vocabulary of single characters
+ *   unigram         as T5
+ *   sentencepiece   tokenizer.model, as Llama 2, T5 and others
+ *   marian          source.spm, target.spm and vocab.json; only text_pair_encode_sequence encodes
+ *                   targets
+ *
+ * The first four are stored as tokenizer.json, in the format of Hugging Face `tokenizers`.
  *
  * The targets of encoder-decoder models can have their own vocabulary. In a folder of the kind
  * `marian` it is target_vocab.json, if tokenizer_config.json has separate_vocabs: true. Any other

@@ -2,9 +2,10 @@
  *
  *   z = x w^T + bias,  loss = log(sum exp(z - max z)) - (z_target - max z)
  *   dz = (softmax(z) - onehot(target)) * row_scale,  dx = dz w,  dw += dz^T x
- * With a soft-cap c, c tanh(z / c) replaces z before the loss, and dz is multiplied by the
+ *
+ * With a soft-cap c, c tanh(z / c) replaces z before the loss. dz is then multiplied by the
  * derivative 1 - (z / c)^2 of the replaced z. Label smoothing replaces onehot(target) by
- * q = (1 - eps) onehot(target) + eps / V, and z_target by the mean of z with the weights q.
+ * q = (1 - eps) onehot(target) + eps / V. It replaces z_target by the mean of z with the weights q.
  *
  * Blocking  The logits are computed in tiles of the vocabulary. While a tile is in the cache of a
  *           core it is replaced by e = exp(z - m), where m is the maximum of the row in the tile. m

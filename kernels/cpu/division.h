@@ -6,8 +6,8 @@
 
 #include "base/number.h"
 
-/* division_is_uneven - return whether more than a tenth of the time of the threads is idle if each
- * thread gets the same number of equal units, or one more. */
+/* division_is_uneven - return whether the threads are idle for more than a tenth of their time. All
+ * units are equal, and the numbers of units of two threads differ by at most one. */
 static inline bool division_is_uneven(int64_t units, int threads)
 {
     int64_t rounds = number_divide_up(units, threads);

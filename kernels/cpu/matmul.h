@@ -74,8 +74,8 @@ enum { MATMUL_INNER_BLOCK = 256 };
  * Their blocks have 256 elements, or 96 if a is transposed. Six rows are computed at a time. If one
  * to three rows are left, their products are added in two sums.
  *
- * A small unit therefore has the order of a large one under three conditions: it is computed in
- * blocks of the returned size, a is transposed in advance if transpose_a is set, and the number of
+ * A small unit therefore has the order of a large one under three conditions. It is computed in
+ * blocks of the returned size. If transpose_a is set, a is transposed in advance. The number of
  * rows modulo six is 0, 4 or 5. If the large unit is not packed, the block is the inner size.
  * divisions.c compares the bits. */
 int64_t matmul_inner_block(const struct matmul_call *call, int64_t rows, int64_t columns);

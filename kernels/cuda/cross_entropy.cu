@@ -2,16 +2,17 @@
  *
  *   z = x w^T + bias,  loss = log(sum exp(z - max z)) - (z_target - max z),
  *   dz = (softmax(z) - onehot(target)) * row_scale,  dx = dz w,  dw += dz^T x
- * With a soft-cap c, c tanh(z / c) replaces each logit that is read, and dz is multiplied by the
+ *
+ * With a soft-cap c, c tanh(z / c) replaces each logit that is read. dz is then multiplied by the
  * derivative 1 - (z / c)^2 of the replaced z. Label smoothing replaces onehot(target) by
- * q = (1 - eps) onehot(target) + eps / V, and z_target by the mean of z with the weights q.
+ * q = (1 - eps) onehot(target) + eps / V. It replaces z_target by the mean of z with the weights q.
  *
  * In a pass with gradients, logits have the type of the GEMMs, and dz overwrites them. Otherwise
  * they are f32. A chunk has `classifier_rows` rows, or half as many if it has f32 logits and the
  * GEMMs have bf16 inputs. A block reads its row for the maximum and the sum of exponentials (online
  * softmax), and again to write dz. Asynchronous copies keep as much of the row in shared memory as
- * fits, so the device memory is read once for rows of up to 115,000 logits in bf16, or 57,000 in
- * f32. The second pass begins at the end of the row, because the logits that are not in shared
+ * fits. Rows of up to 115,000 logits in bf16, or 57,000 in f32, are therefore read only once from
+ * device memory. The second pass begins at the end of the row: the logits that are not in shared
  * memory may still be in the L2 cache. For entropies, mean logits and label smoothing, the block
  * reads the row once more between these passes. If the vocabulary is sharded over ranks, each pass
  * is a separate launch, and the statistics of the rows (struct row_stats) are gathered between

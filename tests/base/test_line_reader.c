@@ -1,5 +1,5 @@
 /* Tests of lines: sizes around a block of 64 KiB and around the limit of 64 MiB, with and without a
- * newline at the end, many short lines, NUL characters, empty files, errors of the caller. Long
+ * newline at the end; many short lines; NUL characters; empty files; errors of the caller. Long
  * lines are holes of sparse files, so that reading them is fast. */
 #include <fcntl.h>
 

@@ -84,8 +84,8 @@ static void check_text(const struct chat_text *text, int32_t mask_bit, const cha
     }
 }
 
-/* With the tokenizer of Llama 2, which puts U+2581 before a text, the ids of the parts of a
- * conversation are the same as the ids of the whole text. */
+/* The tokenizer of Llama 2 puts U+2581 before a text. The ids of the parts of a conversation are
+ * nevertheless the same as the ids of the whole text. */
 static void test_llama2_tokenizer(void)
 {
     static const char whole_text[] = "<s>[INST] the two banks [/INST] one stroke </s>"

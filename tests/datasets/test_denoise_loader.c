@@ -112,8 +112,8 @@ static void set_interleaving(struct loader_options *layout)
     layout->interleave_micro_batches = layout->ranks % 2 == 0 && layout->first_sample == 0;
 }
 
-/* Without shuffling, both epochs have the same windows in the same order, but a window has another
- * corruption in the second one, except at most `equal` windows that draw the same one again. */
+/* Without shuffling, both epochs have the same windows in the same order. In the second epoch, a
+ * window has another corruption; at most `equal` windows may draw the same one again. */
 static void test_epochs(enum denoise_kind kind, int equal)
 {
     static char examples[LAYOUT_SAMPLES][LAYOUT_TEXT_BYTES];

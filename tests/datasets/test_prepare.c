@@ -1,5 +1,5 @@
-/* Tests of prepare_clm with text files: ids equal the ids of the whole text, the output does not
- * depend on the number of workers, documents are complete and in the correct set, and a failure
+/* Tests of prepare_clm with text files. The ids equal the ids of the whole text. The output does
+ * not depend on the number of workers. Documents are complete and in the correct set. A failure
  * leaves no files. */
 #include <dirent.h>
 #include <errno.h>

@@ -1,5 +1,5 @@
-/* Tests of the random split: exact shares of each label, all rows of a context in one set, equal
- * results for a seed and for all numbers of workers, and no row lost. */
+/* Tests of the random split: the shares of each label are exact, all rows of a context are in one
+ * set, and no row is lost. The results are equal for a seed and for all numbers of workers. */
 #include <inttypes.h>
 
 #include "datasets/prepare/prepare.h"

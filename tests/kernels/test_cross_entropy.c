@@ -75,8 +75,8 @@ static void round_elements(struct tensor t, double unit, double limit)
     }
 }
 
-/* A GPU rounds logits to bf16. Replaces the operands by small multiples of a power of two, so that
- * the logits are multiples of at most 2 * 40 + 64 and have no rounding error. */
+/* Replaces the operands by small multiples of a power of two. The logits are then multiples of at
+ * most 2 * 40 + 64, so that a GPU, which rounds logits to bf16, has no rounding error. */
 static void make_exact(struct problem *p, double weight_size)
 {
     const double unit = ldexp(1, (int)rint(log2(weight_size)));

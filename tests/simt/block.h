@@ -30,8 +30,8 @@ struct alignas(64) worker : thread {
     bool turn_fenced = true;   /* fence.proxy.async.global was executed since the last turn */
 };
 
-/* Tokens of the thread sanitizer alternate with the phases of a barrier, so that an arrival at the
- * next phase does not order the reads of a thread that is still in this phase. */
+/* Tokens of the thread sanitizer, one for the even and one for the odd phases of a barrier. An
+ * arrival at the next phase then does not order the reads of a thread that is still in this one. */
 struct phase_tokens {
     char token[2];
     unsigned phase = 0;

@@ -173,9 +173,9 @@ device_access::~device_access()
 }
 } // namespace simt
 
-/* The smallest value that counts as a host address. An argument word that is at least this large,
- * is not a device address and lies in a mapped page of this process is almost certainly a host
- * address. With sanitizers, their shadow memory occupies the addresses below the program. */
+/* The smallest value that counts as a host address. An argument word is almost certainly a host
+ * address if it is at least this large, is not a device address, and lies in a mapped page of this
+ * process. With sanitizers, their shadow memory occupies the addresses below the program. */
 #if defined(SIMT_ASAN) || defined(SIMT_TSAN)
 static const uintptr_t least_address = uintptr_t{0x50} << 40;
 #else

@@ -9,8 +9,8 @@
 #include "base/status.h"
 #include "trainer/logging/nvml.h"
 
-/* Peak rates by the name of the driver. A part of a GPU (MIG), a laptop's GPU and the models for
- * export have a suffix and another rate, so a pattern also matches the end of the name.
+/* Peak rates by the name of the driver. A pattern also matches the end of the name, because some
+ * GPUs with another rate have a suffix: parts of a GPU (MIG), GPUs of laptops, models for export.
  *
  * Sources   NVIDIA's data sheets and white papers, dense bf16. A row with "/ 2" has the number with
  *           sparsity, of which dense products reach half. The white papers name f32 as the type of

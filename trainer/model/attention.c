@@ -168,8 +168,8 @@ static status store_rows(const struct model *m, struct tensor to, struct tensor 
     return STATUS_OK;
 }
 
-/* Appends the keys and values of the `count` new rows of a sequence, from `row` on, to the cache,
- * and computes their attention to all keys of the sequence. */
+/* Appends the keys and values of the new rows [row, row + count) of a sequence to the cache, and
+ * computes the attention of these rows to all keys of the sequence. */
 static status attend_sequence(struct model *m, const struct model_cache *cache, int64_t layer,
                               int64_t sequence, int64_t row, int64_t count)
 {

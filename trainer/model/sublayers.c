@@ -73,9 +73,9 @@ static status arrange_output(const struct arrangement *a, struct sublayer_activa
     return STATUS_OK;
 }
 
-/* Takes the activations of sub-layer i of a block: those of its kind, and the stream before it. The
- * stream at the input of a layer and the output of its last sub-layer are always kept, because full
- * recompute begins after the former and ends before the latter. */
+/* Takes the activations of sub-layer i of a block: those of its kind, and the stream before it.
+ * Full recompute begins after the input of a layer and ends before the output of its last
+ * sub-layer. Therefore the stream at both places is always kept. */
 static status arrange_sublayer(const struct arrangement *a, const struct block *block, int i,
                                bool first, struct layer_activations *out)
 {

@@ -181,9 +181,9 @@ status model_run_norm_backward(struct backward *b, struct param_index index, str
                                struct tensor z, struct tensor statistics,
                                enum norm_residual residual, struct dropout dropout);
 
-/* model_norm1_backward - run the backward pass of the first norm of a layer, or of the norm at the
- * end of the stack for the layer after its last one. *delta becomes the gradient of the value that
- * was added to the stream. */
+/* model_norm1_backward - run the backward pass of the first norm of a layer. The layer after the
+ * last one stands for the norm at the end of the stack. *delta becomes the gradient of the value
+ * that was added to the stream. */
 status model_norm1_backward(struct backward *b, int64_t layer, enum norm_residual residual,
                             struct tensor *delta);
 

@@ -33,8 +33,8 @@ struct data_summary {
     char tokenizer_sha256[HASH_TEXT_BYTES]; /* of the tokenizer of its first shard; "": unknown */
 };
 
-/* data_is_text - return whether the path is a file with content that is not HDF5 by its name or
- * signature, such as rows that `bireme prepare` has not encoded. */
+/* data_is_text - return whether the path is a file that is not HDF5 by its name or signature, such
+ * as rows that `bireme prepare` has not encoded. */
 bool data_is_text(const char *path);
 
 /* data_write_command - write the `bireme prepare` command that creates shards for the objective.

@@ -1,8 +1,8 @@
 /* The relative position bias of attention on the CPU.
  *
- * The table of buckets is expanded to one value for each distance of a key from a query, so that
- * the keys of a row read adjacent values. The backward pass first adds the gradients of the scores
- * of a head by distance, a row at a time, and then by bucket.
+ * The table of buckets is expanded to one value for each distance of a key from a query. The keys
+ * of a row then read adjacent values. The backward pass first adds the gradients of the scores of a
+ * head by distance, a row at a time, and then by bucket.
  *
  * Order     The sequences i, i + PARTS, ... of a head belong to part i and to one thread. The parts
  *           are added in order, so the number of threads does not change the result. */

@@ -13,8 +13,8 @@
 #include <omp.h>
 #include <string.h>
 
-/* If a unit is computed in blocks of the inner size, its rows are divided into parts of PART_ROWS
- * rows, or of PART_ROWS_TRANSPOSED rows if b is transposed. oneDNN would divide larger parts
+/* The rows of a unit that is computed in blocks of the inner size are divided into parts. A part
+ * has PART_ROWS rows, or PART_ROWS_TRANSPOSED if b is transposed. oneDNN would divide larger parts
  * itself, and would then add in another order in the last rows of each half. */
 enum { PART_ROWS = 72, PART_ROWS_TRANSPOSED = 144, PART_ROWS_LAST = 4 };
 enum { TRANSPOSED_BYTES = PART_ROWS_TRANSPOSED * MATMUL_INNER_BLOCK * sizeof(float) };

@@ -82,8 +82,8 @@ static void run_backward(struct bucket_set *set, int64_t micro_batch, int step)
     CHECK_OK(bucket_end_micro_batch(set));
 }
 
-/* Compares a sum. The tolerance of bf16 follows from values of at most 500 per rank and micro-batch
- * and a rounding to 8 bits on each rank and of each sum. */
+/* Compares a sum. The tolerance of bf16 follows from two facts: values are at most 500 per rank and
+ * micro-batch, and each rank and each sum rounds to 8 bits. */
 static bool is_near(float sum, float expected, int64_t micro_batches)
 {
     double max_sum = 500 * (double)(micro_batches * ranks);

@@ -223,8 +223,8 @@ static void act_late_in_phase(struct comm *world)
     CHECK_OK(comm_barrier(world));
 }
 
-/* A communicator of one rank, as a part of a job uses it, does not end the watchdog of the job, and
- * the error names the rank of the world. */
+/* Parts of a job use a communicator of one rank. It does not end the watchdog of the job, and the
+ * error names the rank of the world. */
 static void act_self_communicator(struct comm *world)
 {
     struct comm *self = NULL;

@@ -1,8 +1,8 @@
 /* Compares attention weights with the weights of transformers (scripts/reference/make_reference.py
- * attention), in fp32 and, if the processor supports it, bf16. The models are GPT-2, a Llama with
- * grouped heads, Mistral with a window, Qwen3 with norms of its queries and keys, Gemma 2 with a
- * soft-cap, and Gemma 3. The encoders are BERT, DistilBERT, ALBERT, and ModernBERT with a window on
- * both sides of a query. T5, Marian, BART and mBART have three attentions. */
+ * attention), in fp32 and, if the processor supports it, bf16. The decoders are GPT-2, Llama
+ * (grouped heads), Mistral (a window), Qwen3 (norms of queries and keys), Gemma 2 (a soft-cap) and
+ * Gemma 3. The encoders are BERT, DistilBERT, ALBERT, and ModernBERT with a window on both sides of
+ * a query. T5, Marian, BART and mBART have three attentions. */
 #include "base/device/device.h"
 #include "base/memory.h"
 #include "comm/comm.h"

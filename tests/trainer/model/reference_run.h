@@ -134,10 +134,10 @@ static inline void run_invalidate_gradients(struct run *r)
     }
 }
 
-/* Returns whether the gradient of this element of a parameter is 0 apart from rounding, because
- * softmax does not change if a constant is added to a row of scores. This holds for the bias of the
- * keys; with rotary positions, for the columns that do not rotate. c_attn has the keys between
- * queries and values. */
+/* Returns whether the gradient of this element of a parameter is 0 apart from rounding: softmax
+ * does not change if a constant is added to a row of scores. This holds for the bias of the keys;
+ * with rotary positions, for the columns that do not rotate. c_attn has the keys between queries
+ * and values. */
 static inline bool run_is_free(const struct run *r, const struct model_parameter *p,
                                int64_t element)
 {

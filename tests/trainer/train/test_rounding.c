@@ -1,8 +1,8 @@
 /* Stochastic rounding of the bf16 weights and of bf16 moments. Each element uses the same random
  * number as on one rank, for every tensor-parallel size and ZeRO stage. Weights that are rounded
  * again, as after a resume, have the same bits. The gradient of an element depends only on its
- * position in the whole parameter, so that the moments and the master weights of AdamW also have
- * the same bits. A rollback restores the moments.
+ * position in the whole parameter. The moments and the master weights of AdamW then have the same
+ * bits too. A rollback restores the moments.
  * ctest: ranks 2 4 */
 #include "kernels/cpu/matmul.h"
 #include "tests/check.h"

@@ -6,8 +6,9 @@
  *   2. write and sync the manifest          5. sync the parent folder
  *   3. sync the temporary folder
  *
- * An incomplete folder is named tmp-* or trash-*. The name of a temporary folder contains a nonce,
- * so a rank of a killed job that is still writing cannot write into the folder of the next job. */
+ * An incomplete folder is named tmp-* or trash-*. A rank of a killed job may still be writing. The
+ * name of a temporary folder contains a nonce, so this rank cannot write into the folder of the
+ * next job. */
 #include <libgen.h>
 #include <stdio.h>
 #include <stdlib.h>

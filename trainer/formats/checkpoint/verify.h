@@ -1,8 +1,8 @@
 /* Verification of a checkpoint folder.
  *
- * A folder is valid if the digest of the manifest matches, the shards tile every tensor, and every
- * file has the size and the SHA-256 of the manifest. HDF5 opens no file before these checks have
- * passed. */
+ * A folder is valid if the digest of the manifest matches and the shards tile every tensor. Every
+ * file must have the size and the SHA-256 of the manifest. HDF5 opens no file before these checks
+ * have passed. */
 #pragma once
 
 #include "trainer/formats/checkpoint/checkpoint.h"

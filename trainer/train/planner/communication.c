@@ -1,9 +1,9 @@
 /* [N, C] is reduced in f32 twice per layer in forward and twice in backward. It is also reduced
  * once after the embedding and once for the gradient of the hidden states. Each reduction is a
  * reduce-scatter and, without sequence parallelism, an all-gather in the same type. With sequence
- * parallelism, rows are gathered in the GEMM type. In a layer, they are gathered for the two
- * matrices that read the residual stream, again for the gradients of these matrices, and for the
- * gradients of both projections. Two further gathers are for the head and for the gradient of the
+ * parallelism, rows are gathered in the GEMM type. A layer has six gathers: two for the matrices
+ * that read the residual stream, two for the gradients of these matrices, and two for the gradients
+ * of both projections. Two further gathers are for the head and for the gradient of the
  * embedding. The gradients of the norms are then reduced for every micro-batch. The gradients of QK
  * norms are reduced in both cases. QK norms over all heads reduce two sums of each row instead, in
  * forward and in backward. The loss takes 24 bytes per row.

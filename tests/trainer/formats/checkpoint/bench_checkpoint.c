@@ -4,8 +4,8 @@
  *   bench_checkpoint RUN_DIR MEGABYTES SAVES [sync]
  *
  * One third of the bytes are weights and two thirds are moments; half of the matrices are stored
- * transposed. Each line has the stall and the seconds until the checkpoint was published,
- * including fsync and SHA-256, and for comparison the seconds of a memcpy and a write + fsync. */
+ * transposed. Each line has the stall and the seconds until the checkpoint was published, including
+ * fsync and SHA-256. For comparison, it has the seconds of a memcpy and a write + fsync. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -4,9 +4,9 @@
 #   scripts/check_style.sh [--changed] [OPTION] [ROOT]
 #
 # Without an option all rules are checked. --changed checks only the files that differ from the last
-# commit, and untracked files. The rule `format` is skipped, with its reason, where
-# clang-format is missing or has another version. Without ROOT, check_includes.sh and
-# check_excerpts.sh run too, except with --rules and --format. Options:
+# commit, and untracked files. The rule `format` is skipped, with its reason, where clang-format is
+# missing or has another version. Without ROOT, check_includes.sh and check_excerpts.sh run too,
+# except with --rules and --format. Options:
 #
 #   --rules        check all rules except `format`
 #   --format       check only `format`; exit code 77 if it is skipped
@@ -21,7 +21,7 @@ set -euo pipefail
 export LC_ALL=C # one character is one byte for awk, grep and sort
 
 readonly format_version=14.0.6 # the only place that names it; pip install clang-format==VERSION
-readonly longest_file=700
+readonly longest_file=700 longest_readme=850 # lines; words
 readonly c_files='\.(c|h|cc|cu|cuh)$'
 # These files may call malloc and calloc. If there is no memory, they continue, or return NULL or
 # false. main.c allocates for jansson, and the examples use nothing but the library.
@@ -104,6 +104,9 @@ check_length() {
                 print "length\t" FILENAME ":" FNR ": more than " limit " lines; split the file by" \
                     " idea"
             }'
+    if grep -qx README.md "$work/checked" && [ "$(wc -w <README.md)" -gt $longest_readme ]; then
+        printf 'length\tREADME.md:1: more than %d words; use a page of docs/\n' $longest_readme
+    fi
 }
 
 # check_heads: a source file without a header of the same name begins with a comment.
@@ -290,8 +293,10 @@ self_test() {
     done
     awk -v lines=$((longest_file + 1)) 'BEGIN { while (lines-- > 0) print "/* */" }' \
         >"$tree/base/long.c"
+    awk -v words=$((longest_readme + 1)) 'BEGIN { while (words-- > 0) print "word" }' \
+        >"$tree/README.md"
     printf '%s\t%s\n' folders comm/:1 folders kernels/cpu/:1 folders trainer/model/:1 \
-        length base/long.c:$((longest_file + 1)) >>"$work/expected"
+        length base/long.c:$((longest_file + 1)) length README.md:1 >>"$work/expected"
     (cd "$tree" && list_files && list_checked && check_rules) | sed 's/^\([^:]*:[0-9]*\):.*/\1/' |
         sort >"$work/found"
     sort -o "$work/expected" "$work/expected"

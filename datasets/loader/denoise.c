@@ -113,7 +113,7 @@ static void count_noise(double density, double mean_span, int64_t window, int64_
 {
     *noise = number_clamp(llround((double)window * density), 1, window - 1);
     *spans = number_clamp(llround((double)*noise / mean_span), 1, *noise);
-    *spans = *spans < window - *noise ? *spans : window - *noise;
+    *spans = number_min(*spans, window - *noise);
 }
 
 static void plan_spans(uint64_t key, double density, double mean_span, int64_t window,
@@ -183,7 +183,7 @@ static void draw_lengths(const struct denoise *d, uint64_t key, int64_t window, 
         int64_t length = d->single_tokens ? 1 : draw_poisson(key, i, d->mean_span);
         bool fits = d->replacement == DENOISE_ONE_MASK && plan->count + left < window;
         if (length > 0 || fits) {
-            length = length < left ? length : left;
+            length = number_min(length, left);
             plan->noise += length;
             plan->lengths[plan->count++] = (int32_t)length;
         }
@@ -309,7 +309,7 @@ status denoise_check(const struct denoise *d, int64_t tokens)
             count_noise(ul2_denoisers[i].density, ul2_denoisers[i].mean_span, window, &noise,
                         &count);
         }
-        spans = count > spans ? count : spans;
+        spans = number_max(spans, count);
     }
     return spans <= d->sentinel_count ? STATUS_OK : raise_sentinels(d, window, spans);
 }

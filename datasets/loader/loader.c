@@ -16,6 +16,7 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/memory.h"
+#include "base/number.h"
 #include "base/thread/thread.h"
 #include "datasets/loader/sample_order.h"
 #include "datasets/shard/h5file.h"
@@ -120,7 +121,7 @@ static int64_t compute_slot_bytes(const struct loader_options *o)
     for (int i = 0; i < SLOT_ARRAYS; i++) {
         bytes += arrays[i].elements * (int64_t)arrays[i].element_bytes;
     }
-    return (bytes + 63) / 64 * 64;
+    return number_round_up(bytes, 64);
 }
 
 /* Sets the array pointers of a slot to consecutive ranges of its memory; unused arrays are NULL. */
@@ -141,8 +142,7 @@ static int64_t compute_slot_count(const struct loader_options *o)
         return o->prefetch_batches + 1; /* the caller of loader_next uses one */
     }
     int64_t count = PREFETCH_BYTES / compute_slot_bytes(o);
-    count = count < PREFETCH_MIN ? PREFETCH_MIN : count;
-    return (count > PREFETCH_MAX ? PREFETCH_MAX : count) + 1;
+    return number_clamp(count, PREFETCH_MIN, PREFETCH_MAX) + 1;
 }
 
 /* Returns how many shards of each source may be open at the same time. */
@@ -159,7 +159,7 @@ static int64_t count_open_shards(const struct loader_options *o)
     int64_t count = 0;
     for (int i = 0; i < o->source_count; i++) {
         int found = shard_set_count_files(o->sources[i].path), limit = get_open_limit(o);
-        count += found < 1 ? 1 : found < limit ? found : limit;
+        count += number_clamp(found, 1, limit);
     }
     return count;
 }

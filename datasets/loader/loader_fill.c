@@ -3,12 +3,13 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "base/number.h"
 #include "datasets/loader/loader_impl.h"
 
 void loader_begin_step(struct loader *l, int64_t first)
 {
     int64_t left = l->limit - first, global = l->options.global_sequences;
-    int64_t count = left < global ? (left > 0 ? left : 0) : global;
+    int64_t count = number_clamp(left, 0, global);
     /* as in comm/partition.h: the first `larger` ranks have one sample more */
     int64_t each = count / l->options.ranks, larger = count % l->options.ranks;
     int64_t rank = l->options.rank;
@@ -22,7 +23,7 @@ void loader_begin_step(struct loader *l, int64_t first)
         l->next_sample = first + rank * l->options.micro_sequences;
         return;
     }
-    l->next_sample = first + rank * each + (rank < larger ? rank : larger);
+    l->next_sample = first + rank * each + number_min(rank, larger);
     l->end_sample = l->next_sample + each + (rank < larger ? 1 : 0);
     bool counts_rows = loader_is_packed(&l->options) || loader_is_seq2seq(&l->options);
     l->counted = counts_rows ? first : l->next_sample;
@@ -50,7 +51,7 @@ static void add_window(struct loader *l, struct loader_slot *s, int64_t row, con
             s->positions[row + j] = (int32_t)(j - begin);
         }
         s->cu_rows[++b->segments] = (int32_t)(row + end);
-        b->longest = end - begin > b->longest ? end - begin : b->longest;
+        b->longest = number_max(b->longest, end - begin);
         begin = end;
     }
 }
@@ -81,7 +82,7 @@ static void add_sentence_pair(struct loader *l, struct loader_slot *s, int64_t i
     }
     s->next_sentence[index] = e->next_sentence;
     b->rows += e->tokens;
-    b->longest = e->tokens > b->longest ? e->tokens : b->longest;
+    b->longest = number_max(b->longest, e->tokens);
     s->cu_rows[++b->segments] = (int32_t)b->rows;
 }
 
@@ -123,7 +124,7 @@ static void add_task_example(struct loader *l, struct loader_slot *s, int64_t in
         for (int32_t i = first; i < end; i++) {
             s->positions[row + i] = i - first;
         }
-        b->longest = end - first > b->longest ? end - first : b->longest;
+        b->longest = number_max(b->longest, end - first);
         s->cu_rows[++b->segments] = (int32_t)(row + end);
     }
     for (int64_t i = 0; i < e->predictions; i++) {
@@ -308,7 +309,7 @@ static void end_segment(struct loader_slot *s)
 {
     struct batch *b = &s->batch;
     int64_t rows = b->rows - s->cu_rows[b->segments];
-    b->longest = rows > b->longest ? rows : b->longest;
+    b->longest = number_max(b->longest, rows);
     s->cu_rows[++b->segments] = (int32_t)b->rows;
 }
 
@@ -458,9 +459,9 @@ static void add_source_and_target(const struct loader *l, struct loader_slot *s)
         s->positions[b->rows + i] = (int32_t)i;
     }
     b->source.rows += e->source;
-    b->source.longest = e->source > b->source.longest ? e->source : b->source.longest;
+    b->source.longest = number_max(b->source.longest, e->source);
     b->rows += target_rows;
-    b->longest = target_rows > b->longest ? target_rows : b->longest;
+    b->longest = number_max(b->longest, target_rows);
     b->segments++;
     s->source_cu_rows[b->segments] = (int32_t)b->source.rows;
     s->cu_rows[b->segments] = (int32_t)b->rows;
@@ -513,7 +514,7 @@ status loader_fill(struct loader *l, struct loader_slot *s)
 {
     int64_t tokens = l->options.sequence_tokens;
     int64_t left = l->end_sample - l->next_sample, limit = l->options.micro_sequences;
-    int64_t sequences = left < limit ? (left > 0 ? left : 0) : limit;
+    int64_t sequences = number_clamp(left, 0, limit);
     int64_t stride = l->options.interleave_micro_batches ? limit * l->options.ranks : limit;
     s->end = l->step_first_sample >= l->limit;
     s->last = !s->end && stride >= left;
@@ -533,8 +534,7 @@ status loader_fill(struct loader *l, struct loader_slot *s)
         : loader_is_seq2seq(&l->options) ? fill_sources_and_targets(l, s)
         : loader_is_packed(&l->options)  ? fill_packs(l, s)
                                          : fill_windows(l, s));
-    s->batch.tokens_seen =
-        s->batch.tokens_seen > s->batch.rows ? s->batch.tokens_seen : s->batch.rows;
+    s->batch.tokens_seen = number_max(s->batch.tokens_seen, s->batch.rows);
     l->next_sample += stride;
     if (s->last) {
         loader_begin_step(l, l->step_first_sample + l->options.global_sequences);

@@ -2,6 +2,7 @@
 
 #include <math.h>
 
+#include "base/number.h"
 #include "base/random.h"
 
 /* First index of the replacement draws in the random stream, two for each position. The draws of
@@ -83,7 +84,7 @@ int64_t masking_apply(const struct masking *m, uint64_t seed, int64_t epoch, uin
 {
     uint64_t key = random_key(seed, RANDOM_MASKING, (uint64_t)epoch, example);
     int64_t wanted = (int64_t)floor((double)count * m->probability + 0.5);
-    wanted = wanted < 1 ? 1 : wanted > m->max_predictions ? m->max_predictions : wanted;
+    wanted = number_clamp(wanted, 1, m->max_predictions);
     int32_t *chosen = scratch + count;
     choose_tokens(m, key, ids, count, wanted, scratch, chosen);
     int64_t predictions = 0;

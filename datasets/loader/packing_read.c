@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/number.h"
 #include "datasets/loader/batch.h"
 #include "datasets/loader/packing.h"
 
@@ -18,7 +19,7 @@ static void add_example(struct packing_rows *out, uint32_t loss_mask_bits, int64
     }
     out->rows += length - 1;
     out->tokens_seen += length;
-    out->longest = length - 1 > out->longest ? length - 1 : out->longest;
+    out->longest = number_max(out->longest, length - 1);
     out->cu_rows[++out->segments] = (int32_t)out->rows;
 }
 

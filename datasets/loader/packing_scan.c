@@ -1,4 +1,5 @@
 /* Finds the examples of a shard set, and whether the loss includes any of their tokens. */
+#include "base/number.h"
 #include "datasets/loader/packing.h"
 
 #include <inttypes.h>
@@ -22,7 +23,7 @@ static status check_loss_mask(struct scan *s, int64_t first, int64_t length, boo
     *in_loss = false;
     for (int64_t begin = first + 1, end = first + length, count; begin < end && !*in_loss;
          begin += count) {
-        count = end - begin < LOSS_MASK_TOKENS ? end - begin : LOSS_MASK_TOKENS;
+        count = number_min(end - begin, LOSS_MASK_TOKENS);
         TRY(shard_set_read_tokens(s->set, begin, count, NULL, s->loss_mask));
         for (int64_t i = 0; i < count && !*in_loss; i++) {
             *in_loss = (s->loss_mask[i] & s->rules->loss_mask_bits) == s->rules->loss_mask_bits;
@@ -46,8 +47,7 @@ static status add_example(struct scan *s, int64_t example, const struct shard_se
     s->report->truncated_tokens += length > max_length && !split ? length - max_length : 0;
     for (int64_t begin = range->first; begin < range->end; begin += max_length) {
         bool in_loss = false;
-        TRY(add_if_in_loss(
-            s, begin, range->end - begin < max_length ? range->end - begin : max_length, &in_loss));
+        TRY(add_if_in_loss(s, begin, number_min(range->end - begin, max_length), &in_loss));
         any_in_loss = any_in_loss || in_loss;
         if (!split) {
             break;
@@ -61,7 +61,7 @@ static status add_example(struct scan *s, int64_t example, const struct shard_se
     REQUIRE(s->rules->skip_empty, STATUS_DATA,
             "%s: the loss includes none of its first %" PRId64
             " tokens; raise sft.max_length, or skip such examples with sft.skip_empty: true",
-            location, length < max_length ? length : max_length);
+            location, number_min(length, max_length));
     s->report->empty++;
     return STATUS_OK;
 }
@@ -71,7 +71,7 @@ static status split_stream(struct scan *s, bool ends)
 {
     while (s->stream_end - s->stream_first >= (ends ? 2 : s->rules->max_length)) {
         int64_t available = s->stream_end - s->stream_first;
-        int64_t length = available < s->rules->max_length ? available : s->rules->max_length;
+        int64_t length = number_min(available, s->rules->max_length);
         bool in_loss = false;
         TRY(add_if_in_loss(s, s->stream_first, length, &in_loss));
         s->report->empty += !in_loss;

@@ -30,6 +30,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/memory.h"
+#include "base/number.h"
 #include "base/random.h"
 #include "datasets/shard/shard.h"
 #include "datasets/shard/shard_set.h"
@@ -335,7 +336,7 @@ status prepare_output_write_tokens(void *output, const int32_t *ids, int64_t cou
             TRY(open_next_writer(o, split));
         }
         int64_t capacity = limit - shard_writer_tokens(split->writer);
-        int64_t n = count < capacity ? count : capacity;
+        int64_t n = number_min(count, capacity);
         TRY(shard_writer_append_tokens(split->writer, ids, n));
         split->shards[split->count - 1].documents += o->document_tokens == 0;
         o->document_tokens += n;
@@ -398,7 +399,7 @@ static status copy_columns(struct shard *from, int64_t example, int64_t first, i
         bool per_token = format->column[i].per_token;
         int64_t index = per_token ? first : example, stop = per_token ? end : example + 1;
         for (int64_t count; index < stop; index += count) {
-            count = stop - index < 1024 ? stop - index : 1024;
+            count = number_min(stop - index, 1024);
             TRY(shard_read_column(from, i, index, count, values));
             TRY(shard_writer_append_values(to, i, values, count));
         }
@@ -423,7 +424,7 @@ static status copy_documents(struct shard *from, int64_t first, int64_t end,
         stop = complete ? stop : end;
         TRY_GOTO(result, done, copy_columns(from, document, first, stop, to));
         for (int64_t count; first < stop; first += count) {
-            count = stop - first < COPY_TOKENS ? stop - first : COPY_TOKENS;
+            count = number_min(stop - first, COPY_TOKENS);
             TRY_GOTO(result, done, shard_read(from, first, count, ids));
             TRY_GOTO(result, done, shard_writer_append_tokens(to, ids, count));
         }

@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/number.h"
 #include "base/utf8.h"
 #include "datasets/prepare/output.h"
 #include "datasets/prepare/prepare.h"
@@ -84,8 +85,7 @@ static size_t count_common_bytes(const struct pair_field *a, const struct pair_f
 
 static int64_t count_common_messages(const struct pair_field *a, const struct pair_field *b)
 {
-    int64_t limit = a->message_count < b->message_count ? a->message_count : b->message_count,
-            common = 0;
+    int64_t limit = number_min(a->message_count, b->message_count), common = 0;
     while (common < limit && a->messages[common].role == b->messages[common].role &&
            a->messages[common].bytes == b->messages[common].bytes &&
            memcmp(a->messages[common].text, b->messages[common].text, a->messages[common].bytes) ==
@@ -180,8 +180,8 @@ static status encode_texts(const struct preference_encoder *p, const struct pair
 static bool truncate_response(const struct preference_encoder *p, struct token_list *response)
 {
     int64_t limit = p->options->sequence_tokens, tokens = response->count;
-    p->out->longest_tokens = tokens > p->out->longest_tokens ? tokens : p->out->longest_tokens;
-    response->count = tokens > limit ? limit : tokens;
+    p->out->longest_tokens = number_max(p->out->longest_tokens, tokens);
+    response->count = number_min(tokens, limit);
     return tokens > limit;
 }
 
@@ -193,7 +193,7 @@ static status build_example(const struct preference_encoder *p)
     struct token_list *chosen = &out->chosen.ids, *rejected = &out->rejected.ids;
     int64_t c = count_common_tokens(prompt_ids, chosen),
             r = count_common_tokens(prompt_ids, rejected);
-    int64_t prompt = c < r ? c : r;
+    int64_t prompt = number_min(c, r);
     REQUIRE(prompt > 0, STATUS_DATA, "the prompt has no token that both responses keep");
     REQUIRE(prompt < p->options->sequence_tokens, STATUS_DATA,
             "the prompt has %" PRId64 " tokens and leaves no room for a response in %" PRId64

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "base/memory.h"
+#include "base/number.h"
 #include "base/thread/ordered_pool.h"
 #include "datasets/prepare/output.h"
 
@@ -62,8 +63,7 @@ static status write_row_entry(const struct row_workers *w, const struct row_entr
                    ? jsonl_report_bad_row(w->bad_rows, e->row.path, e->row.line)
                    : e->note.code;
     }
-    report->longest_tokens =
-        x->longest_tokens > report->longest_tokens ? x->longest_tokens : report->longest_tokens;
+    report->longest_tokens = number_max(report->longest_tokens, x->longest_tokens);
     report->learned_tokens += x->learned_tokens;
     report->overlong_rows += x->overlong;
     report->plain_rows += x->is_plain;

@@ -10,6 +10,7 @@
 #include "base/input/input.h"
 #include "base/log.h"
 #include "base/memory.h"
+#include "base/number.h"
 #include "datasets/prepare/prepare.h"
 #include "datasets/prepare/row_workers.h"
 #include "datasets/rows/aligned_lines.h"
@@ -186,7 +187,7 @@ static status check_strata(const struct row_split *split)
     int64_t rows = 0, largest = 0;
     for (int i = 0; i < split->count; i++) {
         rows += split->strata[i].rows;
-        largest = split->strata[i].rows > largest ? split->strata[i].rows : largest;
+        largest = number_max(largest, split->strata[i].rows);
     }
     REQUIRE(largest > 1 || rows < 2, STATUS_DATA,
             "no two of the %" PRId64 " rows have the same label, so the validation set is empty; "
@@ -234,7 +235,7 @@ static status count_shard(struct shard *shard, void *context)
     uint32_t values[READ_VALUES];
     int64_t end = per_token ? h->tokens : h->documents;
     for (int64_t first = 0, count; first < end; first += count) {
-        count = end - first < READ_VALUES ? end - first : READ_VALUES;
+        count = number_min(end - first, READ_VALUES);
         TRY(shard_read_column(shard, column, first, count, values));
         for (int64_t i = 0; i < count; i++) {
             if (values[i] < (uint32_t)counter->labels) {
@@ -307,11 +308,10 @@ done:
 
 void rows_count_example(struct prepare_report *report, int64_t tokens, int64_t truncated)
 {
-    report->longest_tokens = tokens > report->longest_tokens ? tokens : report->longest_tokens;
+    report->longest_tokens = number_max(report->longest_tokens, tokens);
     report->overlong_rows += truncated > 0;
     report->truncated_tokens += truncated;
-    report->most_truncated =
-        truncated > report->most_truncated ? truncated : report->most_truncated;
+    report->most_truncated = number_max(report->most_truncated, truncated);
     report->examples++;
 }
 

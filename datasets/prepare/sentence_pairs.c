@@ -32,6 +32,7 @@
 
 #include "base/log.h"
 #include "base/memory.h"
+#include "base/number.h"
 #include "base/random.h"
 
 enum {
@@ -251,7 +252,7 @@ static status write_token_range(struct pair_builder *p, int64_t first, int64_t e
 {
     const int64_t limit = p->options->sequence_tokens - 2;
     for (; first < end; first += limit) {
-        int64_t count = end - first < limit ? end - first : limit;
+        int64_t count = number_min(end - first, limit);
         p->example[0] = p->specials.cls;
         memcpy(p->example + 1, p->ids + first, (size_t)count * sizeof *p->ids);
         p->example[count + 1] = p->specials.sep;

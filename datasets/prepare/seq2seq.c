@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/number.h"
 #include "datasets/prepare/output.h"
 #include "datasets/prepare/prepare.h"
 #include "datasets/prepare/row_field_impl.h"
@@ -91,7 +92,7 @@ status seq2seq_finish_pair(const struct prepare_options *options, int64_t source
     TRY(check_length(options, "target", target_tokens));
     out->source_tokens = (uint32_t)source_tokens;
     out->values[EXAMPLE_SOURCE] = &out->source_tokens;
-    out->longest_tokens = source_tokens > target_tokens ? source_tokens : target_tokens;
+    out->longest_tokens = number_max(source_tokens, target_tokens);
     out->learned_tokens = target_tokens;
     return STATUS_OK;
 }

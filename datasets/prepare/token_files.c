@@ -21,6 +21,7 @@
 
 #include "base/log.h"
 #include "base/memory.h"
+#include "base/number.h"
 #include "datasets/rows/file_reader.h"
 
 enum { WINDOW_TOKENS = 32768, LLMC_HEADER_BYTES = 1024, INDEX_ITEMS = 4096 };
@@ -115,7 +116,7 @@ static status copy_ids(struct prepare_input *in, struct token_file *t, int64_t o
                        int64_t count)
 {
     while (count > 0) {
-        int64_t n = count < WINDOW_TOKENS ? count : WINDOW_TOKENS;
+        int64_t n = number_min(count, WINDOW_TOKENS);
         TRY(read_ids(t, offset, n));
         TRY(prepare_output_write_tokens(in->output, t->ids, n));
         offset += n * t->item_bytes;
@@ -155,7 +156,7 @@ static status copy_llmc(struct prepare_input *in, struct token_file *t)
     int32_t start_id = tokenizer_bos(in->options->tokenizer);
     start_id = start_id >= 0 ? start_id : tokenizer_eos(in->options->tokenizer);
     for (int64_t done = 0; done < tokens;) {
-        int64_t n = tokens - done < WINDOW_TOKENS ? tokens - done : WINDOW_TOKENS, begin = 0;
+        int64_t n = number_min(tokens - done, WINDOW_TOKENS), begin = 0;
         TRY(read_ids(t, LLMC_HEADER_BYTES + t->item_bytes * done, n));
         for (int64_t i = 0; i < n; i++) {
             if (t->ids[i] == start_id) {
@@ -196,7 +197,7 @@ static status read_index_item(struct index_array *a, int64_t i, int64_t count, i
 {
     if (i < a->first || i >= a->first + a->window_items) {
         a->first = i;
-        a->window_items = count - i < INDEX_ITEMS ? count - i : INDEX_ITEMS;
+        a->window_items = number_min(count - i, INDEX_ITEMS);
         TRY(read_bytes_at(a->reader, a->offset + i * a->item_bytes, a->window,
                           (size_t)(a->window_items * a->item_bytes)));
     }

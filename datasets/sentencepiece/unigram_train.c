@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/number.h"
 #include "base/thread/thread.h"
 #include "datasets/sentencepiece/unigram.h"
 
@@ -370,11 +371,11 @@ static status shrink_model(struct model *m, int64_t wanted)
             break;
         }
         int64_t size = (int64_t)(KEPT * (double)m->count);
-        TRY(drop_pieces(m, size > enough ? size : enough));
+        TRY(drop_pieces(m, number_max(size, enough)));
     }
     int64_t strings = m->count - m->characters, room = wanted - m->characters;
     qsort(m->pieces + m->characters, (size_t)strings, sizeof *m->pieces, compare_scores);
-    m->count = m->characters + (strings < room ? strings : room);
+    m->count = m->characters + number_min(strings, room);
     qsort(m->pieces, (size_t)m->count, sizeof *m->pieces, compare_scores);
     return STATUS_OK;
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/number.h"
 #include "datasets/shard/fletcher32.h"
 
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
@@ -148,8 +149,8 @@ static status read_chunk(struct chunks *c, int64_t chunk)
     REQUIRE(computed == stored, STATUS_DATA,
             "%s is damaged: /%s elements %" PRId64 " to %" PRId64
             " have the checksum %08x, but the file stores %08x",
-            c->path, c->name, first, first + (left < c->chunk_items ? left : c->chunk_items) - 1,
-            computed, stored);
+            c->path, c->name, first, first + number_min(left, c->chunk_items) - 1, computed,
+            stored);
     c->cached = chunk;
     return STATUS_OK;
 }
@@ -163,6 +164,6 @@ status chunks_read(struct chunks *chunks, int64_t first, const void **items, int
     }
     int64_t left = c->items - first, in_chunk = c->chunk_items - skip;
     *items = c->data + skip * c->item_bytes;
-    *count = left < in_chunk ? left : in_chunk;
+    *count = number_min(left, in_chunk);
     return STATUS_OK;
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/number.h"
 #include "datasets/shard/deflated_chunk.h"
 #include "datasets/shard/h5file.h"
 
@@ -76,7 +77,7 @@ static status compute_band_rows(const struct nvidia_shard *s, struct band *b, co
             s->path, name, (uint64_t)chunk[0] * columns, BAND_BYTES_MAX >> 20);
     b->chunk_rows = chunked ? (int64_t)chunk[0] : 0;
     b->chunk_columns = chunked ? (int64_t)columns : 0;
-    b->rows = b->rows < s->examples ? b->rows : s->examples;
+    b->rows = number_min(b->rows, s->examples);
     REQUIRE(b->rows > 0 && b->rows <= BAND_BYTES_MAX / bytes, STATUS_DATA,
             "%s: /%s has chunks of %" PRId64 " rows of %" PRId64
             " values; at most %d MiB are accepted",
@@ -182,7 +183,7 @@ int64_t nvidia_shard_tokens(const struct nvidia_shard *shard)
 /* Copies the rows of the chunk that begins at column `column`. */
 static void copy_chunk(struct band *b, int field, int64_t rows, int64_t column)
 {
-    int64_t left = b->width - column, columns = left < b->chunk_columns ? left : b->chunk_columns;
+    int64_t left = b->width - column, columns = number_min(left, b->chunk_columns);
     for (int64_t r = 0; r < rows; r++) {
         int32_t *out = b->values + r * b->width + column;
         const int32_t *wide = (const int32_t *)b->chunk + r * b->chunk_columns;
@@ -228,7 +229,7 @@ static status read_band(struct nvidia_shard *s, int field, int64_t row)
 {
     struct band *b = &s->bands[field];
     int64_t first = row / b->rows * b->rows, left = s->examples - first;
-    int64_t rows = left < b->rows ? left : b->rows;
+    int64_t rows = number_min(left, b->rows);
     b->first = b->end = 0;
     TRY(b->chunk_rows > 0 ? read_chunks(s, field, first, rows)
                           : read_contiguous(s, field, first, rows));

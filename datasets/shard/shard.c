@@ -10,6 +10,7 @@
 
 #include "base/file.h"
 #include "base/memory.h"
+#include "base/number.h"
 #include "datasets/shard/chunks.h"
 #include "datasets/shard/h5file.h"
 #include "datasets/shard/labels.h"
@@ -205,7 +206,7 @@ status shard_read_column(struct shard *s, int column, int64_t first, int64_t cou
     for (int64_t done = 0, available = 0; done < count; done += available) {
         const void *stored;
         TRY(chunks_read(c, first + done, &stored, &available));
-        available = available < count - done ? available : count - done;
+        available = number_min(available, count - done);
         for (int64_t i = 0; i < available; i++) {
             out[done + i] = chunks_item_bytes(c) == 1 ? ((const uint8_t *)stored)[i]
                                                       : ((const uint32_t *)stored)[i];
@@ -333,7 +334,7 @@ static status read_chunk_ids(struct shard *s, int64_t first, int64_t limit, cons
                              int64_t *count, int32_t *out)
 {
     TRY(chunks_read(s->tokens, first, stored, count));
-    *count = *count < limit ? *count : limit;
+    *count = number_min(*count, limit);
     uint32_t largest = s->header.token_bytes == 2 ? convert_uint16_ids(*stored, *count, out)
                                                   : convert_uint32_ids(*stored, *count, out);
     return check_ids(s, first, *count, out, largest);
@@ -367,7 +368,7 @@ status shard_read_documents(struct shard *shard, int64_t first, int64_t count, i
         const void *stored;
         int64_t available = 0;
         TRY(chunks_read(shard->documents, first + done, &stored, &available));
-        available = available < count - done ? available : count - done;
+        available = number_min(available, count - done);
         memcpy(out + done, stored, (size_t)available * sizeof *out);
         done += available;
     }
@@ -436,7 +437,7 @@ static status verify_documents(struct shard *s, struct hash *hash, int64_t *star
     int64_t entries = s->header.documents + 1, previous = -1;
     for (int64_t first = 0; first < entries; first += SHARD_DOCUMENT_CHUNK) {
         int64_t left = entries - first;
-        int64_t count = left < SHARD_DOCUMENT_CHUNK ? left : SHARD_DOCUMENT_CHUNK;
+        int64_t count = number_min(left, SHARD_DOCUMENT_CHUNK);
         TRY(shard_read_documents(s, first, count, starts));
         REQUIRE(starts[0] > previous, STATUS_DATA,
                 "%s: entry %" PRId64 " of /documents is %" PRId64 " after %" PRId64

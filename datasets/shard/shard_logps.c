@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "base/number.h"
 #include "datasets/shard/h5file.h"
 
 #define LOGPS_FORMAT "bireme-logps"
@@ -33,7 +34,7 @@ static status write_key(hid_t file, const char *path, const struct shard_logps_k
 static status write_values(hid_t file, const char *path, const double *values, int64_t pairs)
 {
     hsize_t shape[2] = {(hsize_t)pairs, 2};
-    hsize_t chunk[2] = {(hsize_t)(pairs < CHUNK_PAIRS ? pairs : CHUNK_PAIRS), 2};
+    hsize_t chunk[2] = {(hsize_t)number_min(pairs, CHUNK_PAIRS), 2};
     hid_t properties;
     TRY(h5file_create_chunk_properties(2, chunk, &properties));
     hid_t space = H5Screate_simple(2, shape, NULL);

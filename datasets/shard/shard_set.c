@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/number.h"
 #include "datasets/shard/shard_set_impl.h"
 #include "datasets/shard/shard_task.h"
 
@@ -200,7 +201,7 @@ static status find_text_pairs(struct shard *shard, bool *out)
     int64_t documents = shard_get_header(shard)->documents, starts[EXAMPLES + 1];
     uint32_t first_segments[EXAMPLES];
     for (int64_t first = 0, count; first < documents && *out; first += count) {
-        count = documents - first < EXAMPLES ? documents - first : EXAMPLES;
+        count = number_min(documents - first, EXAMPLES);
         TRY(shard_read_documents(shard, first, count + 1, starts));
         TRY(shard_read_column(shard, EXAMPLE_TASK_FIRST_SEGMENT, first, count, first_segments));
         for (int64_t i = 0; i < count; i++) {
@@ -281,7 +282,7 @@ static int64_t compute_window_start(const struct shard_set *set, const struct sh
 {
     int64_t last = m->header.tokens - 1 - set->sequence_tokens;
     int64_t first = (sample - m->first_sample) * set->sequence_tokens + shift;
-    return first < last ? first : last;
+    return number_min(first, last);
 }
 
 status shard_set_read(struct shard_set *set, int64_t sample, int64_t shift, int32_t *tokens)
@@ -303,7 +304,7 @@ status shard_set_read_starts(struct shard_set *set, int64_t sample, int64_t shif
     *count = 0;
     int64_t starts[64], available = 0;
     for (document++; document < m->header.documents; document += available) {
-        available = m->header.documents - document < 64 ? m->header.documents - document : 64;
+        available = number_min(m->header.documents - document, 64);
         TRY(shard_read_documents(m->shard, document, available, starts));
         for (int64_t i = 0; i < available; i++) {
             if (starts[i] > last) {

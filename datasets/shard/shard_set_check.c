@@ -6,6 +6,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/memory.h"
+#include "base/number.h"
 #include "datasets/shard/shard_set_impl.h"
 
 status shard_set_check_complete(const struct shard_set *set)
@@ -95,7 +96,7 @@ status shard_set_check_pair(const struct shard_set *set, const struct shard_set_
             " and a chosen response of %" PRId64,
             m->path, index, tokens, prompt, chosen);
     int64_t rejected = tokens - prompt - chosen;
-    int64_t longest = prompt + (chosen > rejected ? chosen : rejected);
+    int64_t longest = prompt + number_max(chosen, rejected);
     REQUIRE(longest <= set->sequence_tokens, STATUS_DATA,
             "%s: example %" PRId64 " has %" PRId64
             " tokens in prompt and response, but the sequence length is %" PRId64
@@ -112,7 +113,7 @@ static status check_pairs(const struct shard_set *set, const struct shard_set_me
     int64_t starts[BLOCK + 1];
     uint32_t prompt[BLOCK], chosen[BLOCK];
     for (int64_t first = 0; first < m->header.documents; first += BLOCK) {
-        int64_t left = m->header.documents - first, count = left < BLOCK ? left : BLOCK;
+        int64_t left = m->header.documents - first, count = number_min(left, BLOCK);
         TRY(shard_read_documents(m->shard, first, count + 1, starts));
         TRY(shard_read_column(m->shard, EXAMPLE_PROMPT, first, count, prompt));
         TRY(shard_read_column(m->shard, EXAMPLE_CHOSEN, first, count, chosen));
@@ -131,7 +132,7 @@ status shard_set_check_source_and_target(const struct shard_set *set,
     REQUIRE(source > 0 && source < tokens, STATUS_DATA,
             "%s: example %" PRId64 " has %" PRId64 " tokens and a source of %" PRId64, m->path,
             index, tokens, source);
-    int64_t target = tokens - source, longest = source > target ? source : target;
+    int64_t target = tokens - source, longest = number_max(source, target);
     REQUIRE(longest <= set->sequence_tokens, STATUS_DATA,
             "%s: example %" PRId64 " has a %s of %" PRId64
             " tokens, but the sequence length is %" PRId64
@@ -149,7 +150,7 @@ static status check_sources(const struct shard_set *set, const struct shard_set_
     int64_t starts[BLOCK + 1];
     uint32_t source[BLOCK];
     for (int64_t first = 0; first < m->header.documents; first += BLOCK) {
-        int64_t left = m->header.documents - first, count = left < BLOCK ? left : BLOCK;
+        int64_t left = m->header.documents - first, count = number_min(left, BLOCK);
         TRY(shard_read_documents(m->shard, first, count + 1, starts));
         TRY(shard_read_column(m->shard, EXAMPLE_SOURCE, first, count, source));
         for (int64_t i = 0; i < count; i++) {

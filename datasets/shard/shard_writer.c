@@ -11,6 +11,7 @@
 
 #include "base/file.h"
 #include "base/memory.h"
+#include "base/number.h"
 #include "datasets/shard/h5file.h"
 #include "datasets/shard/shard.h"
 #include "datasets/shard/shard_impl.h"
@@ -241,8 +242,7 @@ status shard_writer_end_document(struct shard_writer *w)
     }
     TRY(append_start(w, w->document_start));
     int64_t tokens = w->header.tokens - w->document_start;
-    w->header.longest_tokens =
-        tokens > w->header.longest_tokens ? tokens : w->header.longest_tokens;
+    w->header.longest_tokens = number_max(w->header.longest_tokens, tokens);
     w->document_start = w->header.tokens;
     w->header.documents++;
     return check_columns(w);

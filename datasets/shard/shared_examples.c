@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "base/memory.h"
+#include "base/number.h"
 #include "base/text_map.h"
 #include "datasets/shard/shard.h"
 
@@ -67,12 +68,12 @@ static status scan_shard(struct shard *shard, void *context)
     int32_t ids[READ_TOKENS];
     uint64_t hash = 0;
     for (int64_t first = 0, count; first < h->tokens; first += count) {
-        count = h->tokens - first < READ_TOKENS ? h->tokens - first : READ_TOKENS;
+        count = number_min(h->tokens - first, READ_TOKENS);
         TRY(shard_read(shard, first, count, ids));
         for (int64_t i = 0; i < count; i++) {
             if (next_end == end_count) {
                 int64_t left = h->documents - document;
-                end_count = left < READ_DOCUMENTS ? left : READ_DOCUMENTS;
+                end_count = number_min(left, READ_DOCUMENTS);
                 TRY(shard_read_documents(shard, document + 1, end_count, ends));
                 document += end_count;
                 next_end = 0;
@@ -96,7 +97,7 @@ status shared_examples_count(const char *folder, int train_shards, int validatio
     if (validation_examples == 0) {
         return STATUS_OK;
     }
-    entries.capacity = validation_examples < EXAMPLES_MAX ? validation_examples : EXAMPLES_MAX;
+    entries.capacity = number_min(validation_examples, EXAMPLES_MAX);
     TRY(ALLOCATE(entries.items, entries.capacity, "the hashes of the validation examples"));
     struct scan add = {add_hash, &entries}, mark = {mark_hash, &entries};
     status result = shard_for_each_part(folder, "validation", validation_shards, scan_shard, &add);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/number.h"
 #include "base/utf8.h"
 #include "datasets/tokenizer/added.h"
 #include "datasets/tokenizer/tokenizer_impl.h"
@@ -245,7 +246,7 @@ static status plan_windows(struct qa_windows *w, int64_t max_tokens)
     int64_t overlap = QA_WINDOWS_OVERLAP < w->capacity ? QA_WINDOWS_OVERLAP : w->capacity / 2;
     w->stride = w->capacity - overlap;
     int64_t excess = w->context.count - w->capacity;
-    w->window_count = 1 + (excess > 0 ? (excess + w->stride - 1) / w->stride : 0);
+    w->window_count = 1 + (excess > 0 ? number_divide_up(excess, w->stride) : 0);
     return STATUS_OK;
 }
 
@@ -270,7 +271,7 @@ status qa_windows_window(const struct qa_windows *w, int64_t window, struct toke
                          struct qa_windows_window *out)
 {
     int64_t token = window * w->stride, remaining = w->context.count - token;
-    int64_t tokens = remaining < w->capacity ? remaining : w->capacity;
+    int64_t tokens = number_min(remaining, w->capacity);
     *out = (struct qa_windows_window){
         .first_segment_tokens = w->prefix_count + w->question.count + w->first_segment_separators,
         .context_start = w->prefix_count + w->question.count + w->separator_count,

@@ -7,6 +7,7 @@
 
 #include "base/file.h"
 #include "base/memory.h"
+#include "base/number.h"
 #include "base/utf8.h"
 #include "datasets/sentencepiece/sentencepiece.h"
 #include "datasets/tokenizer/added.h"
@@ -248,7 +249,7 @@ int64_t tokenizer_vocab_size(const struct tokenizer *t)
 int64_t tokenizer_max_vocab_size(const struct tokenizer *t)
 {
     int64_t targets = tokenizer_target(t)->vocab_size;
-    return targets > t->vocab_size ? targets : t->vocab_size;
+    return number_max(targets, t->vocab_size);
 }
 
 int32_t tokenizer_eos(const struct tokenizer *t)
@@ -325,7 +326,7 @@ bool tokenizer_is_continuation(const struct tokenizer *t, int32_t id)
 
 int32_t tokenizer_find_difference(const struct tokenizer *a, const struct tokenizer *b)
 {
-    int64_t count = a->vocab_size < b->vocab_size ? a->vocab_size : b->vocab_size;
+    int64_t count = number_min(a->vocab_size, b->vocab_size);
     for (int64_t i = 0; i < count; i++) {
         const struct token *x = &a->tokens[i], *y = &b->tokens[i];
         bool compared = x->bytes != NULL && y->bytes != NULL && !(x->special && y->special);

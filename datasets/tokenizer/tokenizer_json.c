@@ -25,6 +25,7 @@
 
 #include "base/file.h"
 #include "base/memory.h"
+#include "base/number.h"
 #include "base/utf8.h"
 #include "datasets/text/alphabet.h"
 #include "datasets/tokenizer/char.h"
@@ -231,7 +232,7 @@ status json_reader_check_id(const char *path, const json_t *value, const char *t
             "%s: token '" EXCERPT "': its id is not an integer", path, text);
     int64_t id = json_integer_value(value);
     int64_t limit = 2 * entries + FREE_GAPS;
-    limit = limit < TOKENIZER_VOCAB_LIMIT ? limit : TOKENIZER_VOCAB_LIMIT;
+    limit = number_min(limit, TOKENIZER_VOCAB_LIMIT);
     REQUIRE(id >= 0 && id < limit, STATUS_DATA,
             "%s: token '" EXCERPT "' has the id %" PRId64 ": %" PRId64
             " tokens may have ids from 0 to %" PRId64,

@@ -6,6 +6,7 @@
  * shapes before it calls a function of a back-end. */
 #pragma once
 
+#include "kernels/contrastive_loss.h"
 #include "kernels/fp8.h"
 #include "kernels/kernels.h"
 #include "kernels/preference_loss.h"
@@ -65,6 +66,10 @@
     X(op_loss_stats)                                                                               \
     X(head_loss_run)                                                                               \
     X(preference_loss_run)                                                                         \
+    X(contrastive_loss_pool)                                                                       \
+    X(contrastive_loss_run)                                                                        \
+    X(contrastive_loss_sum)                                                                        \
+    X(contrastive_loss_backward)                                                                   \
     X(op_add)                                                                                      \
     X(op_cast)
 

@@ -100,6 +100,12 @@ __typeof__(head_loss_run) cpu_head_loss_run;
 /* cpu_preference_loss_run - implement preference_loss_run for all instruction sets. */
 __typeof__(preference_loss_run) cpu_preference_loss_run;
 
+/* cpu_contrastive_loss_* - implement the contrastive loss for all instruction sets. */
+__typeof__(contrastive_loss_pool) cpu_contrastive_loss_pool;
+__typeof__(contrastive_loss_run) cpu_contrastive_loss_run;
+__typeof__(contrastive_loss_sum) cpu_contrastive_loss_sum;
+__typeof__(contrastive_loss_backward) cpu_contrastive_loss_backward;
+
 /* cpu_spike_score_run - implement spike_score_run for all instruction sets. */
 __typeof__(spike_score_run) cpu_spike_score_run;
 

@@ -499,6 +499,66 @@ template <> struct with_copies<cuda_preference_loss_run> {
     }
 };
 
+static void add_pairs(operand_copies &copies, struct contrastive_pairs &b)
+{
+    copies.add(b.units, TEXTS_PER_PAIR * b.size * b.width);
+    copies.add(b.lengths, TEXTS_PER_PAIR * b.size);
+    copies.add(b.gradients, TEXTS_PER_PAIR * b.size * b.width);
+    copies.add(b.results, CONTRASTIVE_RESULTS * b.size);
+    copies.add(b.scores, b.score_rows * b.size);
+}
+
+template <> struct with_copies<cuda_contrastive_loss_pool> {
+    static status call(struct kernels *k, const struct contrastive_pairs *batch, struct tensor rows,
+                       const struct contrastive_texts *settings)
+    {
+        struct contrastive_pairs b = *batch;
+        struct contrastive_texts texts = *settings;
+        operand_copies copies(k->device, k->stream);
+        add_pairs(copies, b);
+        copies.add(rows);
+        copies.add(texts.cu_rows, TEXTS_PER_PAIR * texts.pairs + 1);
+        return copies.run([&] { return cuda_contrastive_loss_pool(k, &b, rows, &texts); });
+    }
+};
+
+template <> struct with_copies<cuda_contrastive_loss_run> {
+    static status call(struct kernels *k, const struct contrastive_pairs *batch, int64_t count)
+    {
+        struct contrastive_pairs b = *batch;
+        operand_copies copies(k->device, k->stream);
+        add_pairs(copies, b);
+        return copies.run([&] { return cuda_contrastive_loss_run(k, &b, count); });
+    }
+};
+
+template <> struct with_copies<cuda_contrastive_loss_sum> {
+    static status call(struct kernels *k, double *sums, const struct contrastive_pairs *batch,
+                       int64_t first, int64_t count)
+    {
+        struct contrastive_pairs b = *batch;
+        operand_copies copies(k->device, k->stream);
+        copies.add(sums, CONTRASTIVE_SUMS);
+        add_pairs(copies, b);
+        return copies.run([&] { return cuda_contrastive_loss_sum(k, sums, &b, first, count); });
+    }
+};
+
+template <> struct with_copies<cuda_contrastive_loss_backward> {
+    static status call(struct kernels *k, struct tensor gradients,
+                       const struct contrastive_pairs *batch,
+                       const struct contrastive_texts *settings)
+    {
+        struct contrastive_pairs b = *batch;
+        struct contrastive_texts texts = *settings;
+        operand_copies copies(k->device, k->stream);
+        copies.add(gradients);
+        add_pairs(copies, b);
+        copies.add(texts.cu_rows, TEXTS_PER_PAIR * texts.pairs + 1);
+        return copies.run([&] { return cuda_contrastive_loss_backward(k, gradients, &b, &texts); });
+    }
+};
+
 template <> struct with_copies<cuda_op_add> {
     static status call(struct kernels *k, float *to, const float *from, int64_t count)
     {

@@ -165,7 +165,6 @@ static status compute_reward(struct kernels *k, struct model *m,
     int32_t *tokens = inputs->host, *positions = tokens + n, *bounds = positions + n;
     const int32_t *device_inputs = inputs->device_data;
     const float *reward = NULL;
-    float *unused = NULL;
     struct tensor hidden;
     memcpy(tokens, item->ids, n * sizeof *tokens);
     for (size_t i = 0; i < n; i++) {
@@ -191,7 +190,7 @@ static status compute_reward(struct kernels *k, struct model *m,
         .label_head = {.weight = labels.weight, .bias = labels.bias},
         .task_head = memory,
     };
-    TRY(task_head_forward(k, &in, &reward, &unused));
+    TRY(task_head_forward(k, &in, &reward));
     REQUIRE(isfinite(*reward), STATUS_NOT_FINITE, "a reward is %g: the weights are damaged",
             (double)*reward);
     *out = (double)*reward;

@@ -1,189 +1,123 @@
 /* Objective embed, sentence embeddings: similar unit vectors for the two texts of a pair.
  *
  *   m = mean of the text's rows h_i,   u = m / max(|m|, 1e-12)
- *   loss = sum_i loss_i / pairs,       loss_i as in contrastive_loss.h
- *   backward:   dh_i = (du - (u . du) u) / (|m| rows)
+ *   loss = sum_i loss_i / pairs,       loss_i as in kernels/contrastive_loss.h
  *
- * The negatives of a pair are all other pairs of the global batch. Without
- * in->whole_batch.contrastive they are the other pairs of this micro-batch.
+ * The negatives of a pair are all other pairs of the global batch. The first pass collects the
+ * vectors, and the second pass runs backward (contrastive_batch.h). With CONTRASTIVE_ALONE the
+ * negatives are the other pairs of this micro-batch. The host does not wait for the device, unless
+ * an evaluation reports the vectors.
  *
  * Source    Reimers, Gurevych 2019, arXiv:1908.10084; sentence-transformers: mean pooling,
  *           MultipleNegativesRankingLoss with scale 20 */
-#include <math.h>
 #include <stdlib.h>
 
 #include "base/memory.h"
-#include "trainer/objective/contrastive_loss.h"
+#include "trainer/objective/contrastive_batch.h"
 #include "trainer/objective/task_head.h"
 
 enum { CORRECT = OBJECTIVE_COUNT + 1 };
 
-/* One text of the batch: its rows and the length of their mean vector. */
-struct text {
-    int64_t first, rows;
-    double length;
-};
+_Static_assert((int)CONTRASTIVE_SUM_PAIRS == (int)OBJECTIVE_COUNT - (int)OBJECTIVE_LOSS &&
+                   (int)CONTRASTIVE_SUM_CORRECT == (int)CORRECT - (int)OBJECTIVE_LOSS,
+               "the sums of the contrastive loss are consecutive sums of an objective");
 
-static struct text find_text(const struct batch *batch, int64_t segment)
+/* Passes the unit vectors of each pair to the sink. */
+static status report_pairs(struct kernels *k, const struct batch *batch,
+                           const struct objective_input *in, const struct contrastive_texts *texts)
 {
-    return (struct text){batch->cu_rows[segment],
-                         batch->cu_rows[segment + 1] - batch->cu_rows[segment], 0};
-}
-
-/* Computes the unit vector of a text from its rows. */
-static void pool_text(struct text *text, const float *rows, int64_t width, double *unit)
-{
-    double squares = 0;
-    for (int64_t c = 0; c < width; c++) {
-        double sum = 0;
-        for (int64_t i = 0; i < text->rows; i++) {
-            sum += (double)rows[(text->first + i) * width + c];
+    const struct contrastive_pairs *pairs = &in->whole_batch.contrastive->pairs;
+    int64_t width = pairs->width, values = TEXTS_PER_PAIR * width;
+    double *units = NULL;
+    float *outputs = NULL;
+    status result = ALLOCATE(units, values, "two vectors");
+    KEEP_FIRST(result, ALLOCATE(outputs, values, "two vectors"));
+    for (int64_t i = 0; i < texts->pairs && result == STATUS_OK; i++) {
+        const double *from = pairs->units + (texts->first + i) % pairs->size * values;
+        result = device_read(kernels_device(k), kernels_stream(k), units, from,
+                             (size_t)values * sizeof *units);
+        for (int64_t c = 0; c < values; c++) {
+            outputs[c] = (float)units[c];
         }
-        unit[c] = sum / (double)text->rows;
-        squares += unit[c] * unit[c];
+        const struct objective_example e = {.sample = batch->samples[i],
+                                            .rows = TEXTS_PER_PAIR,
+                                            .columns = width,
+                                            .outputs = outputs};
+        KEEP_FIRST(result, in->sink->consume(in->sink->user, &e));
     }
-    text->length = fmax(sqrt(squares), 1e-12); /* as in torch.nn.functional.normalize */
-    for (int64_t c = 0; c < width; c++) {
-        unit[c] /= text->length;
-    }
-}
-
-/* Computes the gradients of a text's rows. Normalization removes the component along the unit
- * vector. */
-static void unpool_text(const struct text *text, const double *unit, const double *gradient,
-                        int64_t width, float *rows)
-{
-    double projection = 0;
-    for (int64_t c = 0; c < width; c++) {
-        projection += unit[c] * gradient[c];
-    }
-    double scale = 1 / (text->length * (double)text->rows);
-    for (int64_t i = 0; i < text->rows; i++) {
-        for (int64_t c = 0; c < width; c++) {
-            rows[(text->first + i) * width + c] =
-                (float)(scale * (gradient[c] - projection * unit[c]));
-        }
-    }
-}
-
-static status report_pair(const struct batch *batch, const struct objective_input *in, int64_t i,
-                          const double *units, int64_t width)
-{
-    if (in->sink == NULL) {
-        return STATUS_OK;
-    }
-    float *values = NULL;
-    TRY(ALLOCATE(values, TEXTS_PER_PAIR * width, "two vectors"));
-    for (int64_t c = 0; c < TEXTS_PER_PAIR * width; c++) {
-        values[c] = (float)units[c];
-    }
-    struct objective_example e = {
-        .sample = batch->samples[i], .rows = TEXTS_PER_PAIR, .columns = width, .outputs = values};
-    status result = in->sink->consume(in->sink->user, &e);
-    free(values);
+    free(units);
+    free(outputs);
     return result;
 }
 
-/* One call of embed_loss. */
-struct embed_pass {
-    const struct batch *batch;
-    const struct objective_input *in;
-    const float *rows;
-    float *gradients;
-    int64_t width;
-};
-
-/* Computes the unit vectors of all pairs. collected: the target holds a whole global batch. */
-static status pool_pairs(const struct embed_pass *p, const struct contrastive_batch *target,
-                         bool collected)
+/* The first pass. */
+static status collect_pairs(struct kernels *k, const struct batch *batch,
+                            const struct objective_input *in, const struct contrastive_texts *texts)
 {
-    int64_t pair = TEXTS_PER_PAIR * p->width;
-    for (int64_t i = 0; i < p->batch->sequences; i++) {
-        int64_t index = collected ? p->batch->samples[i] % target->size : i;
-        for (int64_t t = 0; t < TEXTS_PER_PAIR; t++) {
-            struct text text = find_text(p->batch, TEXTS_PER_PAIR * i + t);
-            pool_text(&text, p->rows, p->width, target->unit_vectors + index * pair + t * p->width);
-        }
-        TRY(report_pair(p->batch, p->in, i, target->unit_vectors + index * pair, p->width));
-    }
-    return STATUS_OK;
+    struct tensor rows;
+    TRY(task_head_outputs(k, in, &rows));
+    TRY(contrastive_batch_add(in->whole_batch.contrastive, rows, texts));
+    return in->sink != NULL ? report_pairs(k, batch, in, texts) : STATUS_OK;
 }
 
-/* Computes the gradients of all rows from the gradients of the unit vectors. */
-static void unpool_pairs(const struct embed_pass *p, const struct contrastive_batch *source,
-                         bool collected, double *unit)
+/* The second pass. */
+static status add_losses(struct kernels *k, const struct objective_input *in,
+                         const struct contrastive_texts *texts, bool gradient)
 {
-    int64_t pair = TEXTS_PER_PAIR * p->width;
-    for (int64_t i = 0; i < p->batch->sequences; i++) {
-        int64_t index = collected ? p->batch->samples[i] % source->size : i;
-        for (int64_t t = 0; t < TEXTS_PER_PAIR; t++) {
-            struct text text = find_text(p->batch, TEXTS_PER_PAIR * i + t);
-            pool_text(&text, p->rows, p->width, unit);
-            unpool_text(&text, unit, source->gradients + index * pair + t * p->width, p->width,
-                        p->gradients);
-        }
-    }
-}
-
-static void add_losses(const struct embed_pass *p, const struct contrastive_batch *source,
-                       bool collected, double sums[OBJECTIVE_SUMS])
-{
-    for (int64_t i = 0; i < p->batch->sequences; i++) {
-        int64_t index = collected ? p->batch->samples[i] % source->size : i;
-        sums[OBJECTIVE_LOSS] += source->losses[index];
-        sums[CORRECT] += source->correct[index];
-    }
-}
-
-/* Adds the losses of the pairs and runs the backward pass. */
-static status finish_pairs(struct kernels *k, const struct embed_pass *p,
-                           const struct contrastive_batch *source, bool collected, bool gradient,
-                           double sums[OBJECTIVE_SUMS])
-{
-    add_losses(p, source, collected, sums);
+    const struct contrastive_pairs *pairs = &in->whole_batch.contrastive->pairs;
+    TRY(contrastive_loss_sum(k, in->device_sums + OBJECTIVE_LOSS, pairs, texts->first,
+                             texts->pairs));
     if (!gradient) {
         return STATUS_OK;
     }
-    double *unit = NULL;
-    TRY(ALLOCATE(unit, p->width, "a vector"));
-    unpool_pairs(p, source, collected, unit);
-    free(unit);
-    return task_head_backward(k, p->in);
+    TRY(contrastive_loss_backward(k, task_head_gradients(in), pairs, texts));
+    return task_head_backward(k, in);
 }
 
 /* Computes the loss with the pairs of this micro-batch only. */
-static status run_micro_batch_alone(struct kernels *k, const struct embed_pass *p, bool gradient,
-                                    double sums[OBJECTIVE_SUMS])
+static status run_alone(struct kernels *k, const struct batch *batch,
+                        const struct objective_input *in, const struct contrastive_texts *texts,
+                        bool gradient)
 {
-    struct contrastive_batch local;
-    TRY(contrastive_loss_create(p->batch->sequences, p->width, &local));
-    status result = pool_pairs(p, &local, false);
-    if (result == STATUS_OK) {
-        contrastive_loss_compute(&local, p->batch->sequences);
-        result = finish_pairs(k, p, &local, false, gradient, sums);
-    }
-    contrastive_loss_destroy(&local);
-    return result;
+    struct contrastive_batch *whole = in->whole_batch.contrastive;
+    TRY(contrastive_batch_clear(whole));
+    TRY(collect_pairs(k, batch, in, texts));
+    TRY(contrastive_loss_run(k, &whole->pairs, texts->pairs));
+    return add_losses(k, in, texts, gradient);
 }
 
-static status embed_loss(struct kernels *k, const struct batch *batch,
-                         const struct objective_input *in, bool gradient,
-                         double sums[OBJECTIVE_SUMS])
+static status check_batch(const struct batch *batch, const struct objective_input *in)
 {
-    struct embed_pass p = {.batch = batch, .in = in, .width = in->hidden.value.columns};
     TRY(task_head_check(batch, in, BATCH_TASK));
     REQUIRE(batch->segments == TEXTS_PER_PAIR * batch->sequences &&
                 batch->outputs.count == batch->rows,
             STATUS_INTERNAL, "objective embed needs a batch of text pairs");
-    TRY(task_head_forward(k, in, &p.rows, &p.gradients));
-    sums[OBJECTIVE_COUNT] += (double)batch->sequences;
-    const struct contrastive_batch *whole_batch = in->whole_batch.contrastive;
-    if (whole_batch == NULL) {
-        return run_micro_batch_alone(k, &p, gradient, sums);
+    REQUIRE(in->whole_batch.contrastive != NULL, STATUS_INTERNAL,
+            "objective embed needs memory for the pairs of the global batch");
+    return STATUS_OK;
+}
+
+/* The position in the global batch differs between micro-batches, so a separate segment of the
+ * graph has the launches that depend on it. */
+static status embed_loss(struct kernels *k, const struct batch *batch,
+                         const struct objective_input *in, bool gradient,
+                         double sums[OBJECTIVE_SUMS])
+{
+    const struct objective_whole_batch *whole = &in->whole_batch;
+    TRY(check_batch(batch, in));
+    struct contrastive_texts texts = {.pairs = batch->sequences,
+                                      .cu_rows = in->device_batch->cu_rows};
+    if (whole->contrastive_phase != CONTRASTIVE_ALONE) {
+        texts.first = batch->samples[0] % whole->contrastive->pairs.size;
     }
-    return in->whole_batch.contrastive_ready
-               ? finish_pairs(k, &p, whole_batch, true, gradient, sums)
-               : pool_pairs(&p, whole_batch, true);
+    if (whole->contrastive_phase == CONTRASTIVE_COLLECTING) {
+        sums[OBJECTIVE_COUNT] += (double)batch->sequences;
+        return collect_pairs(k, batch, in, &texts);
+    }
+    TRY(kernels_graph_end_segment(k));
+    TRY(whole->contrastive_phase == CONTRASTIVE_ALONE ? run_alone(k, batch, in, &texts, gradient)
+                                                      : add_losses(k, in, &texts, gradient));
+    return kernels_graph_end_segment(k);
 }
 
 static const struct objective_metric metrics[] = {{"accuracy", CORRECT, OBJECTIVE_COUNT}, {0}};

@@ -88,14 +88,19 @@ struct objective_scratch {
 
 /* A loss over all pairs of a global batch takes two passes. The first pass collects the pairs of
  * this rank and computes no loss. The second pass reads the gradients. All NULL: the loss is a sum
- * over the pairs of a micro-batch. Pair i of the batch has index samples[i] % size. */
+ * over the pairs of a micro-batch, or over its examples. Pair i of the batch has index samples[i] %
+ * size. */
 struct objective_whole_batch {
-    int64_t size; /* preference pairs of a full global batch; for embed, see contrastive->size */
+    int64_t size; /* preference pairs of a full global batch; for embed, see contrastive->pairs */
     struct preference_pair *collected_pairs; /* [size], in the first pass; else NULL */
     /* [size] on the device, in the second pass; else NULL */
     const struct preference_gradient *gradients;
-    const struct contrastive_batch *contrastive; /* embed: vectors, then their gradients */
-    bool contrastive_ready;                      /* the second pass of embed */
+    struct contrastive_batch *contrastive; /* embed: vectors, then their gradients; else NULL */
+    enum {
+        CONTRASTIVE_ALONE, /* the pairs of this micro-batch are the whole batch */
+        CONTRASTIVE_COLLECTING,
+        CONTRASTIVE_READY /* the second pass */
+    } contrastive_phase;
 };
 
 /* Inputs and outputs of an objective: views of the batch, the model and the workspace. */

@@ -66,16 +66,25 @@ static status download_outputs(const struct objective_input *in, const float **o
                                     (size_t)(in->hidden.value.rows * m->labels) * sizeof **outputs);
 }
 
-status task_head_forward(struct kernels *k, const struct objective_input *in, const float **outputs,
-                         float **gradients)
+status task_head_outputs(struct kernels *k, const struct objective_input *in, struct tensor *out)
 {
     TRY(queue_outputs(k, in));
-    *gradients = in->task_head->mirror.host;
+    *out = view_outputs(in);
+    return STATUS_OK;
+}
+
+status task_head_forward(struct kernels *k, const struct objective_input *in, const float **outputs)
+{
+    TRY(queue_outputs(k, in));
     return download_outputs(in, outputs);
 }
 
-/* Queues the backward pass of the matrix. The gradients of the outputs are on the device. */
-static status queue_backward(struct kernels *k, const struct objective_input *in)
+struct tensor task_head_gradients(const struct objective_input *in)
+{
+    return view_gradients(in);
+}
+
+status task_head_backward(struct kernels *k, const struct objective_input *in)
 {
     const struct task_head *m = in->task_head;
     struct tensor gradients = view_gradients(in), dy = gradients;
@@ -90,13 +99,6 @@ static status queue_backward(struct kernels *k, const struct objective_input *in
                                in->hidden.value, in->first_micro_batch));
     return linear_backward_input(k, in->hidden.gradient, (struct bias_gradient){0}, dy,
                                  in->label_head.weight, ACTIVATION_NONE, tensor_absent());
-}
-
-status task_head_backward(struct kernels *k, const struct objective_input *in)
-{
-    const struct task_head *m = in->task_head;
-    TRY(mirror_upload(&m->mirror, 0, (size_t)(in->hidden.value.rows * m->labels) * sizeof(float)));
-    return queue_backward(k, in);
 }
 
 /* Passes each example of a batch to in->sink. */
@@ -138,7 +140,7 @@ status task_head_run(struct kernels *k, const struct batch *batch, const struct 
         TRY(download_outputs(in, &outputs));
         TRY(report_examples(batch, in, outputs, labels_each));
     }
-    return gradient ? queue_backward(k, in) : STATUS_OK;
+    return gradient ? task_head_backward(k, in) : STATUS_OK;
 }
 
 status task_head_check_labels(const int32_t *batch_labels, int64_t count, int64_t labels,

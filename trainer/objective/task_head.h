@@ -1,7 +1,8 @@
 /* The last matrix of a fine-tuning head: its outputs, gradients and reports.
  *
  * The objectives of fine-tuning tasks share these functions. task_head_run does all of their work
- * on the device. Objective embed computes its loss on the host instead. */
+ * on the device. Objective embed computes its own loss between task_head_outputs and
+ * task_head_backward. */
 #pragma once
 
 #include "base/device/mirror.h"
@@ -29,19 +30,29 @@ void task_head_destroy(struct task_head *head);
 status task_head_run(struct kernels *k, const struct batch *batch, const struct objective_input *in,
                      const struct head_loss *loss, int64_t labels_each, bool gradient);
 
-/* task_head_forward - compute the outputs of all rows of in->hidden.value.
+/* task_head_outputs - compute the outputs of all rows of in->hidden.value.
  * A head without a matrix returns the rows themselves.
  *
- * Shapes    *outputs, *gradients f32 [rows of in->hidden.value, labels]; the caller writes the
- *           gradients of the outputs to *gradients
- * Memory    host memory of in->task_head
- * Order     waits for the device
+ * Shapes    *out f32 [rows of in->hidden.value, labels]
+ * Memory    device memory of in->task_head
+ * Order     queued
  * Errors    STATUS_INTERNAL if the batch is larger than planned */
-status task_head_forward(struct kernels *k, const struct objective_input *in, const float **outputs,
-                         float **gradients);
+status task_head_outputs(struct kernels *k, const struct objective_input *in, struct tensor *out);
+
+/* task_head_forward - as task_head_outputs, with a copy of the outputs in host memory.
+ *
+ * Memory    *outputs is host memory of in->task_head
+ * Order     waits for the device */
+status task_head_forward(struct kernels *k, const struct objective_input *in,
+                         const float **outputs);
+
+/* task_head_gradients - return the device memory for the gradients of the outputs. */
+struct tensor task_head_gradients(const struct objective_input *in);
 
 /* task_head_backward - compute the gradients of the head and of in->hidden from the gradients of
- * the outputs that task_head_forward returned. */
+ * the outputs (task_head_gradients).
+ *
+ * Order     queued */
 status task_head_backward(struct kernels *k, const struct objective_input *in);
 
 /* task_head_check_labels - check that each of `count` labels is in [0, labels).

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/memory.h"
-#include "trainer/objective/contrastive_loss.h"
+#include "trainer/objective/contrastive_batch.h"
 #include "trainer/objective/pair_loss.h"
 #include "trainer/objective/task_head.h"
 
@@ -78,7 +78,8 @@ static status allocate_workspace(struct workspace *w, const struct objective *ob
         w->input.task_head = &w->task_head;
     }
     if (shape->contrastive && shape->batch_size > 0) {
-        TRY(contrastive_loss_create(shape->batch_size, shape->width, &w->contrastive));
+        TRY(contrastive_batch_create(k, shape->batch_size, shape->width, shape->ranks,
+                                     &w->contrastive));
         w->input.whole_batch.contrastive = &w->contrastive;
     }
     return objective->selects_rows ? allocate_selected_rows(w, shape) : STATUS_OK;
@@ -109,7 +110,7 @@ void workspace_destroy(struct workspace **w)
         task_head_destroy(&(*w)->task_head);
         pair_loss_destroy(&(*w)->pairs);
         mirror_destroy(&(*w)->pair_gradients);
-        contrastive_loss_destroy(&(*w)->contrastive);
+        contrastive_batch_destroy(&(*w)->contrastive);
         free(*w);
         *w = NULL;
     }
@@ -121,7 +122,9 @@ struct objective_input workspace_input(const struct workspace *w)
     in.whole_batch.size = w->pairs.size;
     in.whole_batch.collected_pairs = w->phase == COLLECTING ? w->pairs.pairs : NULL;
     in.whole_batch.gradients = w->phase == GATHERED ? w->pair_gradients.device_data : NULL;
-    in.whole_batch.contrastive_ready = w->phase == GATHERED;
+    in.whole_batch.contrastive_phase = w->phase == COLLECTING ? CONTRASTIVE_COLLECTING
+                                       : w->phase == GATHERED ? CONTRASTIVE_READY
+                                                              : CONTRASTIVE_ALONE;
     return in;
 }
 
@@ -129,17 +132,17 @@ struct objective_input workspace_input(const struct workspace *w)
 
 bool workspace_needs_whole_batch(const struct workspace *w)
 {
-    return w->pairs.size > 0 || w->contrastive.size > 0;
+    return w->pairs.size > 0 || w->contrastive.pairs.size > 0;
 }
 
-void workspace_collect_begin(struct workspace *w)
+status workspace_collect_begin(struct workspace *w)
 {
     w->phase = COLLECTING;
-    if (w->contrastive.size > 0) {
-        contrastive_loss_clear(&w->contrastive);
-    } else {
-        pair_loss_clear(&w->pairs);
+    if (w->contrastive.pairs.size > 0) {
+        return contrastive_batch_clear(&w->contrastive);
     }
+    pair_loss_clear(&w->pairs);
+    return STATUS_OK;
 }
 
 /* Uploads the gradients of pairs. If this rank has pairs, the collect pass has waited for the
@@ -154,21 +157,24 @@ status workspace_gather(struct comm *data, struct workspace *w,
                         const struct preference_settings *preference, bool complete, bool *failed)
 {
     w->phase = GATHERED;
-    if (w->contrastive.size > 0) {
-        return contrastive_loss_gather(data, &w->contrastive, complete, failed);
+    if (w->contrastive.pairs.size > 0) {
+        return contrastive_batch_gather(data, &w->contrastive, complete, failed);
     }
     TRY(pair_loss_gather(data, preference, &w->pairs, complete, failed));
     return *failed ? STATUS_OK : upload_pair_gradients(w);
 }
 
-void workspace_add_batch_loss(const struct workspace *w, double sums[OBJECTIVE_SUMS])
+status workspace_add_batch_loss(const struct workspace *w, double sums[OBJECTIVE_SUMS])
 {
+    double batch_sums[CONTRASTIVE_SUMS] = {0};
     for (int64_t i = 0; i < w->pairs.size; i++) {
         sums[OBJECTIVE_LOSS] +=
             w->pairs.pairs[i].tokens[CHOSEN] > 0 ? w->pairs.gradients[i].loss : 0;
     }
-    for (int64_t i = 0; i < w->contrastive.size; i++) {
-        sums[OBJECTIVE_LOSS] += w->contrastive.losses[i];
-        sums[OBJECTIVE_COUNT + 1] += w->contrastive.correct[i];
+    if (w->contrastive.pairs.size > 0) {
+        TRY(contrastive_batch_read_sums(&w->contrastive, batch_sums));
     }
+    sums[OBJECTIVE_LOSS] += batch_sums[CONTRASTIVE_SUM_LOSS];
+    sums[OBJECTIVE_COUNT + 1] += batch_sums[CONTRASTIVE_SUM_CORRECT];
+    return STATUS_OK;
 }

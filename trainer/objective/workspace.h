@@ -15,6 +15,7 @@ struct workspace_shape {
     int64_t task_rows;   /* most rows that a fine-tuning head reads */
     int64_t labels;      /* outputs of the fine-tuning head; 0: none */
     bool contrastive;    /* the objective is contrastive (embed) */
+    int ranks;           /* of the data-parallel group */
     int64_t batch_size;  /* examples of a global batch; 0: the loss is a sum over examples */
     bool training;       /* gradients are computed */
 };
@@ -42,7 +43,7 @@ struct objective_input workspace_input(const struct workspace *w);
 bool workspace_needs_whole_batch(const struct workspace *w);
 
 /* workspace_collect_begin - start the first pass. */
-void workspace_collect_begin(struct workspace *w);
+status workspace_collect_begin(struct workspace *w);
 
 /* workspace_gather - compute losses and gradients of the whole batch.
  *
@@ -54,5 +55,5 @@ status workspace_gather(struct comm *data, struct workspace *w,
 
 /* workspace_add_batch_loss - add the loss of the whole gathered batch to sums.
  *
- * Order     on one rank only, because each rank holds the whole batch */
-void workspace_add_batch_loss(const struct workspace *w, double sums[OBJECTIVE_SUMS]);
+ * Order     on one rank only, because each rank holds the whole batch; waits for the device */
+status workspace_add_batch_loss(const struct workspace *w, double sums[OBJECTIVE_SUMS]);

@@ -7,7 +7,7 @@
 #include "base/memory.h"
 #include "tests/trainer/reference_file.h"
 #include "trainer/model/architecture.h"
-#include "trainer/objective/contrastive_loss.h"
+#include "trainer/objective/contrastive_batch.h"
 #include "trainer/objective/task_head.h"
 #include "trainer/train/step/objective_input.h"
 
@@ -37,6 +37,7 @@ struct head_case {
     struct kernels *kernels;
     struct model *model;
     struct task_head task_head;
+    struct contrastive_batch pairs; /* vectors */
     float *gradients, *parameter_gradients[PARAMETERS_MAX];
     int32_t *ids, *segments, *cu_rows, *rows, *example_rows, *positions, *labels;
     float *numbers;
@@ -288,6 +289,10 @@ static void make_model(struct head_case *t)
     }
     int64_t outputs = t->kind->task == MODEL_HEAD_NONE ? t->config.width : t->config.labels;
     CHECK_OK(task_head_create(t->kernels, t->batch.outputs.count, outputs, &t->task_head));
+    if (t->kind->task == MODEL_HEAD_NONE) {
+        CHECK_OK(contrastive_batch_create(t->kernels, t->batch.sequences, t->config.width, 1,
+                                          &t->pairs));
+    }
 }
 
 static void run_step(struct head_case *t)
@@ -303,11 +308,14 @@ static void run_step(struct head_case *t)
     const struct objective_sink sink = {check_outputs, t};
     double device_sums[OBJECTIVE_SUMS] = {0};
     struct objective_input views = {
-        .task_head = &t->task_head, .sink = &sink, .device_sums = device_sums};
+        .task_head = &t->task_head,
+        .whole_batch = {.contrastive = t->pairs.memory != NULL ? &t->pairs : NULL},
+        .sink = &sink,
+        .device_sums = device_sums};
     objective_input_fill(&views, t->model, b, &input, hidden, t->parameter_gradients);
     CHECK_OK(t->kind->objective->loss(t->kernels, b, &views, true, sums));
     for (int i = 0; i < OBJECTIVE_SUMS; i++) {
-        sums[i] += device_sums[i]; /* objective embed adds on the host */
+        sums[i] += device_sums[i];
     }
     CHECK_OK(model_backward(t->model, &input, t->parameter_gradients, NULL, NULL));
     CHECK(sums[OBJECTIVE_COUNT] == reference_attribute(t->group, "count"));
@@ -360,6 +368,7 @@ static void test_case(hid_t file, const char *architecture, const char *kind, bo
     run_step(&t);
     struct device *dev = kernels_device(t.kernels);
     task_head_destroy(&t.task_head);
+    contrastive_batch_destroy(&t.pairs);
     CHECK_OK(model_destroy(&t.model));
     CHECK_OK(kernels_destroy(&t.kernels));
     CHECK_OK(device_destroy(&dev));
@@ -371,26 +380,61 @@ static void test_case(hid_t file, const char *architecture, const char *kind, bo
     H5Gclose(t.group);
 }
 
+/* Adds two texts of one row each, with these vectors. */
+static void add_pair(struct contrastive_batch *b, int64_t index, float vectors[4])
+{
+    const int32_t cu_rows[] = {0, 1, 2};
+    const struct contrastive_texts texts = {.pairs = 1, .first = index, .cu_rows = cu_rows};
+    CHECK_OK(contrastive_batch_add(b, tensor_view(vectors, DTYPE_F32, 2, 2), &texts));
+}
+
 /* Three pairs; the last one is missing. A NaN in a vector makes the loss of its pair NaN. */
-static void test_contrastive_loss(void)
+static void test_contrastive_batch(void)
 {
     struct contrastive_batch w;
     struct comm *self = NULL;
+    struct device *dev = NULL;
+    struct kernels *k = NULL;
+    struct kernels_limits limits = {.rows = 2,
+                                    .width = 2,
+                                    .inner = 2,
+                                    .heads = 1,
+                                    .head_width = 2,
+                                    .sequence = 2,
+                                    .vocabulary = 2};
     bool failed = true;
+    double sums[CONTRASTIVE_SUMS];
+    float vectors[][4] = {{2, 0, 0.6f, 0.8f}, {0, 1, 4, -3}};
     CHECK_OK(comm_self_create(&self));
-    CHECK_OK(contrastive_loss_create(3, 2, &w));
-    static const double units[] = {1, 0, 0.6, 0.8, 0, 1, 0.8, -0.6};
-    memcpy(w.unit_vectors, units, sizeof units);
-    CHECK_OK(contrastive_loss_gather(self, &w, true, &failed));
-    CHECK(!failed && w.correct[0] == false && w.correct[1] == false && w.losses[2] == 0);
-    CHECK_NEAR(w.losses[0], log(exp(20 * 0.6) + exp(20 * 0.8)) - 20 * 0.6, 1e-12);
-    w.unit_vectors[1] = NAN;
-    CHECK_OK(contrastive_loss_gather(self, &w, true, &failed));
-    CHECK(isnan(w.losses[0]) && isfinite(w.losses[1]));
-    contrastive_loss_clear(&w);
-    CHECK_OK(contrastive_loss_gather(self, &w, false, &failed));
+    CHECK_OK(device_create(DEVICE_CPU, 0, &dev));
+    CHECK_OK(kernels_create(dev, DTYPE_F32, 1, &limits, &k));
+    CHECK_OK(contrastive_batch_create(k, 3, 2, 1, &w));
+    CHECK_OK(contrastive_batch_clear(&w));
+    add_pair(&w, 0, vectors[0]);
+    add_pair(&w, 1, vectors[1]);
+    CHECK_OK(contrastive_batch_gather(self, &w, true, &failed));
+    CHECK(!failed && w.exchange.count == 2);
+    double first = log(exp(20 * 0.6) + exp(20 * 0.8)) - 20 * 0.6;
+    CHECK_NEAR(w.pairs.results[CONTRASTIVE_LOSS], first, 1e-6);
+    double second = log(exp(20 * 0.8) + exp(20 * -0.6)) - 20 * -0.6;
+    CHECK_OK(contrastive_batch_read_sums(&w, sums));
+    CHECK_NEAR(sums[CONTRASTIVE_SUM_LOSS], first + second, 1e-6);
+    CHECK(sums[CONTRASTIVE_SUM_PAIRS] == 2 && sums[CONTRASTIVE_SUM_CORRECT] == 0);
+    CHECK_OK(contrastive_batch_clear(&w));
+    vectors[0][1] = NAN;
+    add_pair(&w, 0, vectors[0]);
+    add_pair(&w, 1, vectors[1]);
+    CHECK_OK(contrastive_batch_gather(self, &w, true, &failed));
+    CHECK(isnan(w.pairs.results[0]) && isfinite(w.pairs.results[CONTRASTIVE_RESULTS]));
+    CHECK_OK(contrastive_batch_clear(&w));
+    CHECK_OK(contrastive_batch_gather(self, &w, false, &failed));
     CHECK(failed);
-    contrastive_loss_destroy(&w);
+    add_pair(&w, 2, vectors[1]); /* an incomplete batch begins with pair 0 */
+    CHECK_FAILS(contrastive_batch_gather(self, &w, true, &failed), STATUS_INTERNAL,
+                "a batch of 1 pairs begins with pair 2 of 3");
+    contrastive_batch_destroy(&w);
+    CHECK_OK(kernels_destroy(&k));
+    CHECK_OK(device_destroy(&dev));
     CHECK_OK(comm_destroy(&self));
 }
 
@@ -451,6 +495,6 @@ int main(void)
     test_case(file, "albert", "texts", true);
     H5Fclose(file);
     test_decoders();
-    test_contrastive_loss();
+    test_contrastive_batch();
     return 0;
 }

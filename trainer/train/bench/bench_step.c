@@ -38,9 +38,10 @@ static status bench_create(struct bench *b)
 {
     struct session *s = b->session;
     const int64_t rows = derive_rows(&s->recipe);
-    const struct workspace_shape shape = micro_batch_workspace_shape(s->model, rows, 0, true);
+    struct workspace_shape shape = micro_batch_workspace_shape(s->model, rows, 0, true);
     TRY(derive_preference_loss(&s->recipe, &b->preference));
     TRY(random_batch_create(s, &b->random));
+    shape.batch_size = shape.contrastive ? b->random.batch.sequences : 0;
     TRY(batch_upload_create(s->device, kernels_stream(s->kernels), rows, &b->upload));
     TRY(workspace_create(s->kernels, b->objective, &shape, &b->workspace));
     TRY(loss_readback_create(s->kernels, &b->readback));

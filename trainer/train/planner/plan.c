@@ -18,6 +18,7 @@
 #include "trainer/formats/weights/saved_recipe.h"
 #include "trainer/formats/weights/state_dict.h"
 #include "trainer/model/linear.h"
+#include "trainer/objective/contrastive_batch.h"
 #include "trainer/objective/workspace.h"
 #include "trainer/optimizer/schedule.h"
 #include "trainer/setup/data.h"
@@ -160,11 +161,13 @@ static status compute_snapshot_bytes(const struct model_parameter *parameters, i
 /* Computes the memory for outputs of a task head and their gradients; for embed also for the
  * embeddings of the global batch. */
 static int64_t compute_task_bytes(const struct recipe *r, const struct model_config *c,
-                                  enum dtype dtype)
+                                  enum device_kind kind, enum dtype dtype)
 {
     int64_t bytes = c->output_rows * c->labels * (8 + (int64_t)dtype_bytes(dtype));
-    int64_t vectors = c->head == MODEL_HEAD_NONE ? r->batch.global_size : 0;
-    return c->head == MODEL_HEAD_LM ? 0 : bytes + vectors * (4 * c->width + 2) * 8;
+    if (c->head == MODEL_HEAD_NONE) {
+        bytes += contrastive_batch_bytes(kind, r->batch.global_size, c->width);
+    }
+    return c->head == MODEL_HEAD_LM ? 0 : bytes;
 }
 
 /* Computes the memory of the objective: some values per row and, for preference pairs, the hidden
@@ -326,7 +329,8 @@ static status plan_buffers(const struct recipe *r, const struct planned_model *m
     buffers->kernels =
         (int64_t)kernels_workspace_bytes(plan->device, m->dtype, plan->threads, &limits) +
         compute_objective_bytes(r, m->config->width, m->dtype, m->rows) +
-        compute_task_bytes(r, m->config, m->dtype) + batches + (int64_t)model_fp8_bytes(m->config);
+        compute_task_bytes(r, m->config, plan->device, m->dtype) + batches +
+        (int64_t)model_fp8_bytes(m->config);
     buffers->pinned = host ? 0 : batches + 4 * WORKSPACE_ROW_ARRAYS * m->rows;
     buffers->loaders = compute_all_loader_bytes(r, plan->data);
     buffers->samples = generated_outputs_bytes(r, m->config, m->dtype);

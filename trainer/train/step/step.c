@@ -30,8 +30,9 @@ static status create_parts(struct step *s)
     const struct step_parts *p = &s->parts;
     struct device *dev = kernels_device(p->kernels);
     struct stream *stream = kernels_stream(p->kernels);
-    const struct workspace_shape shape =
+    struct workspace_shape shape =
         micro_batch_workspace_shape(p->model, p->micro_rows, p->batch_size, p->optimizer != NULL);
+    shape.ranks = comm_size(p->mesh.data);
     TRY(batch_upload_create(dev, stream, p->micro_rows, &s->upload));
     TRY(batch_upload_create(dev, stream, p->micro_rows, &s->evaluation_upload));
     for (int i = 0; i < DECISION_STEPS; i++) {

@@ -36,9 +36,10 @@ static status collect_rank(struct step *s, int64_t step_number, status error, bo
 status step_collect(struct step *s, int64_t step_number, status pending_error, bool *all_ready)
 {
     bool failed = false, complete = false;
-    workspace_collect_begin(s->workspace);
     s->collected = 0;
-    status result = collect_rank(s, step_number, pending_error, &complete);
+    status result = pending_error;
+    KEEP_FIRST(result, workspace_collect_begin(s->workspace));
+    result = collect_rank(s, step_number, result, &complete);
     step_set_phase(s, "collect pass");
     TRY(workspace_gather(s->parts.mesh.data, s->workspace, s->parts.preference, complete, &failed));
     *all_ready = !failed;

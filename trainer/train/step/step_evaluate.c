@@ -12,7 +12,7 @@ static status evaluate_whole_batch(struct step *s, status result, double sums[OB
     TRY(workspace_gather(p->mesh.data, s->workspace, p->preference, result == STATUS_OK, &failed));
     double own[OBJECTIVE_SUMS] = {0};
     if (!failed && comm_rank(p->mesh.data) == 0) {
-        workspace_add_batch_loss(s->workspace, own);
+        result = workspace_add_batch_loss(s->workspace, own);
         step_add_sums(s, own, sums);
     }
     return result;
@@ -34,15 +34,15 @@ static status evaluate_batch(struct step *s, const struct batch *batch, double s
     return STATUS_OK;
 }
 
-/* Evaluates this rank's micro-batches of one global batch. */
-static status evaluate_rank(struct step *s, struct loader *loader, double sums[OBJECTIVE_SUMS],
-                            bool *end)
+/* Evaluates this rank's micro-batches of one global batch. A rank with an error evaluates none. */
+static status evaluate_rank(struct step *s, struct loader *loader, status error,
+                            double sums[OBJECTIVE_SUMS], bool *end)
 {
     for (bool last = false; !last && !*end;) {
         struct batch batch = {0};
         bool all_ready = false;
         step_set_phase(s, "evaluation data");
-        status read_error = loader_next(loader, &batch, &last, end);
+        status read_error = error != STATUS_OK ? error : loader_next(loader, &batch, &last, end);
         TRY(step_agree_on_batch(s, read_error, &all_ready));
         if (!all_ready) {
             return STATUS_OK;
@@ -63,10 +63,8 @@ status step_evaluate(struct step *s, struct loader *loader, struct step_ballot *
     for (bool end = false; !end;) {
         double stats[STEP_STATS] = {0};
         bool needs_whole_batch = workspace_needs_whole_batch(s->workspace);
-        if (needs_whole_batch) {
-            workspace_collect_begin(s->workspace);
-        }
-        status result = evaluate_rank(s, loader, stats, &end);
+        status begun = needs_whole_batch ? workspace_collect_begin(s->workspace) : STATUS_OK;
+        status result = evaluate_rank(s, loader, begun, stats, &end);
         result = needs_whole_batch ? evaluate_whole_batch(s, result, stats) : result;
         if (result == STATUS_OK && !isfinite(stats[OBJECTIVE_LOSS])) {
             result = RAISE_STATUS(STATUS_NOT_FINITE,

@@ -2,30 +2,30 @@
  * attention_backward.cu states the formulas and computes delta.
  *
  * Launch    grid (multiprocessors, at most work items); block 384: two consumers (warpgroups) and a
- *           producer. Shared memory: struct backward_space, 227 KiB for D = 64, 194 KiB for D = 128
+ *           producer. Shared memory: struct backward_space, 227 KiB for D = 64, 226 KiB for D = 128
  * Work      An item is 128 keys of a sequence and key-value head. A block processes items until
- *           none is left. It copies keys and values of an item once, and iterates over the query
- *           heads of the group and the tiles of their queries (128 for D = 64, 64 for D = 128).
+ *           none is left. It copies keys and values of an item once, and iterates over the tiles
+ *           of their queries (128 for D = 64, 64 for D = 128) and the query heads of the group.
  *           Each consumer has 64 keys. It keeps s^T and ds^T in registers, where the GEMMs of dv
  *           and dk read them. Both consumers store ds^T to shared memory, and each computes half of
  *           the tile's dq = ds k. A step has five GEMMs.
- * Overlap   dq of a step is computed in the next step. A consumer therefore issues its GEMMs of dv,
- *           dk and the next scores before it waits for ds^T of the other consumer. One consumer
- *           computes the softmax while the other one uses the tensor cores.
+ * Overlap   dq of a step is computed in the next step, even if it belongs to the next item. A
+ *           consumer therefore issues its GEMMs of dv, dk and the next scores before it waits for
+ *           ds^T of the other consumer. One consumer computes the softmax while the other one uses
+ *           the tensor cores.
  * Order     The sums of dq are f32 in global memory. The blocks of a tile add to them in turn, from
- *           the last keys to the first: the first block stores, the last one rounds the sum to
- *           bf16. One block sums dk and dv, head by head. The bits of a sequence depend only on its
- *           data.
- * Deadlock  An item waits only for items with later keys of its sequence and head. These have lower
- *           tickets. A block processes its items in the order of their tickets, so the unfinished
- *           item with the lowest ticket never waits.
+ *           the first keys to the last: the first block stores, the last one rounds the sum to
+ *           bf16. One block sums dk and dv, from the last queries to the first. The bits of a
+ *           sequence depend only on its data.
+ * Deadlock  An item waits only for items with earlier keys of its sequence and head. These have
+ *           lower tickets. A block processes its items in the order of their tickets, so the
+ *           unfinished item with the lowest ticket never waits.
  * Tiles     For D = 128 a tile has 64 queries, also for full attention. With 80 queries, dv, dk,
  *           s^T and dp^T alone need 208 of 232 registers, and 80 is not a multiple of the 64
  *           queries of a swizzled box.
  * Templates D: head width. N: a thread has [N][4] values of a tile with 8 N columns.
  *           GENERAL: with a soft-cap, a position bias or dropout (modify_tile). A step then
  *           computes its scores itself, not the previous step.
- *           NEXT: not GENERAL, and the item has a next tile of queries.
  * Others    Other head widths, fp32, rows that cannot be read 16 bytes at a time and other GPUs use
  *           attention_backward.cu or attention_rows.cu. BIREME_ATTENTION=mma selects these files
  *           too.
@@ -156,9 +156,10 @@ GPU_INLINE void store_rows(const matrix<bf16> &to, const float (&sums)[D / 8][4]
     }
 }
 
-/* A step of a block: a query head, the first query of a tile, and the number of earlier steps. */
+/* A step of a block: the number of its item, a query head, the first query of a tile, and the
+ * number of earlier steps. */
 struct step {
-    int head, query, number;
+    int item, head, query, number;
 };
 
 /* Returns the byte offset of the lane's columns 0 and 1 in a consumer's half of the tile of dq.
@@ -174,9 +175,9 @@ template <int D> GPU_INLINE int get_dq_offset(const struct consumer &c)
 /* Writes a consumer's half of dq to the tile that is added to the sums. If the block is the last to
  * add, adds the sum to dq instead, and stores dq. */
 template <int D>
-GPU_INLINE void add_dq(float (&dq)[SUM_COLUMNS / 8][4], const attention_task<bf16> &a,
-                       const struct block_item &t, const struct consumer &c, unsigned char *memory,
-                       block_barriers *b, const struct step &p)
+GPU_INLINE void add_half(float (&dq)[SUM_COLUMNS / 8][4], const attention_task<bf16> &a,
+                         const struct block_item &t, const struct consumer &c,
+                         unsigned char *memory, block_barriers *b, const struct step &p)
 {
     struct rank rank = get_rank(a, t, p.query, backward_space<D>::queries);
     unsigned char *tile = memory + backward_space<D>::dq_at;
@@ -212,6 +213,19 @@ GPU_INLINE void add_dq(float (&dq)[SUM_COLUMNS / 8][4], const attention_task<bf1
                             p.head * D + (D == 64 ? 0 : 64 * c.number), a.scale);
 }
 
+/* Adds a consumer's half of dq of a step. If it was the last one of its item, releases the item. */
+template <int D>
+GPU_INLINE void add_dq(float (&dq)[SUM_COLUMNS / 8][4], const attention_task<bf16> &a,
+                       const struct consumer &c, unsigned char *memory, block_barriers *b,
+                       const struct step &p, bool is_last)
+{
+    add_half<D>(dq, a, b->items[p.item % ITEMS], c, memory, b, p);
+    if (is_last) {
+        __syncwarp();
+        release_stage(&b->item_empty[p.item % ITEMS]);
+    }
+}
+
 /* Zeroes dq of the queries before the first tile, which attend to no key. */
 template <int D>
 GPU_INLINE void clear_first_dq(const attention_task<bf16> &a, const struct block_item &t)
@@ -226,82 +240,142 @@ GPU_INLINE void clear_first_dq(const attention_task<bf16> &a, const struct block
     }
 }
 
-template <int D> GPU_INLINE struct step next_step(const struct block_item &t, const struct step &p)
+/* Returns a number that all lanes have. ptxas then computes with it in uniform registers. */
+GPU_INLINE int make_uniform(int number)
 {
-    const int queries = backward_space<D>::queries;
-    struct step next = {p.head, p.query + queries, p.number + 1};
-    if (next.query == t.to * queries) {
-        next.head++;
-        next.query = t.from * queries;
-    }
-    return next;
+    return __shfl_sync(~0u, number, 0);
 }
 
 template <int D>
-GPU_INLINE struct step previous_step(const struct block_item &t, const struct step &p)
+GPU_INLINE struct step first_step(const attention_task<bf16> &a, const struct block_item &t,
+                                  int item, int number)
 {
-    const int queries = backward_space<D>::queries;
-    struct step previous = {p.head, p.query - queries, p.number - 1};
-    if (p.query == t.from * queries) {
-        previous.head--;
-        previous.query = (t.to - 1) * queries;
-    }
-    return previous;
+    return {item, t.kv_head * a.group, (t.to - 1) * backward_space<D>::queries, number};
 }
 
-/* Issues the scores of a tile of queries. First zeroes its rows after the end of the sequence,
- * which may be NaN: 0 times NaN is NaN. */
+/* Waits for the keys and values of an item. Zeroes their rows after the end of the sequence. */
+template <int D>
+GPU_INLINE void wait_keys(const struct block_item &t, unsigned char *memory, block_barriers *b,
+                          int item)
+{
+    gpu_mbarrier_wait(&b->keys_full[item % ITEMS], item / ITEMS & 1);
+    if (t.first + KEYS > t.s.keys) {
+        clear_tile_rows<D, KEYS>(get_keys<D>(memory, item), t.s.keys - t.first);
+        clear_tile_rows<D, KEYS>(get_values<D>(memory, item), t.s.keys - t.first);
+        wait_for_consumers();
+    }
+}
+
+/* Computes the step after p. At the end of an item, waits for the next item of the block. Returns
+ * false if that item has no steps, or there is none. */
+template <int D>
+GPU_INLINE bool find_next_step(struct step &next, const attention_task<bf16> &a,
+                               const struct block_item &t, unsigned char *memory, block_barriers *b,
+                               const struct step &p)
+{
+    const int queries = backward_space<D>::queries;
+    next = {p.item, p.head + 1, p.query, p.number + 1};
+    if (next.head < (t.kv_head + 1) * a.group) {
+        return true;
+    }
+    next.head = t.kv_head * a.group;
+    next.query -= queries;
+    if (next.query >= t.from * queries) {
+        return true;
+    }
+    struct block_item after = get_item(b, p.item + 1);
+    next = first_step<D>(a, after, p.item + 1, p.number + 1);
+    if (after.from >= after.to) {
+        return false;
+    }
+    wait_keys<D>(after, memory, b, next.item);
+    return true;
+}
+
+/* Issues the scores of a step. First zeroes the rows of its tile of queries after the end of the
+ * sequence, which may be NaN: 0 times NaN is NaN. If the step does not exist, issues any GEMM, and
+ * the caller ignores the result. */
 template <int D, int N>
-GPU_INLINE void start_step(float (&s)[1][N][4], const struct block_item &t,
-                           const struct consumer &c, unsigned char *memory, block_barriers *b,
-                           const struct step &p)
+GPU_INLINE void start_step(float (&s)[1][N][4], const struct consumer &c, unsigned char *memory,
+                           block_barriers *b, const struct step &p, bool exists)
 {
     using space = backward_space<D>;
     int stage = p.number % STAGES, phase = p.number / STAGES & 1;
     unsigned char *q = memory + space::q_at + stage * space::tile;
-    gpu_mbarrier_wait(&b->q_full[stage], phase);
-    if (p.query + space::queries > t.s.queries) {
-        unsigned char *d_o = memory + space::d_o_at + stage * space::tile;
-        gpu_mbarrier_wait(&b->d_o_full[stage], phase);
-        clear_tile_rows<D, space::queries>(q, t.s.queries - p.query);
-        clear_tile_rows<D, space::queries>(d_o, t.s.queries - p.query);
-        wait_for_consumers();
+    if (exists) {
+        int left = b->items[p.item % ITEMS].s.queries - p.query;
+        gpu_mbarrier_wait(&b->q_full[stage], phase);
+        if (left < space::queries) {
+            unsigned char *d_o = memory + space::d_o_at + stage * space::tile;
+            gpu_mbarrier_wait(&b->d_o_full[stage], phase);
+            clear_tile_rows<D, space::queries>(q, left);
+            clear_tile_rows<D, space::queries>(d_o, left);
+            wait_for_consumers();
+        }
     }
     gpu_wgmma_order(s[0]);
     gpu_wgmma_fence();
-    issue_transposed<D>(s[0], c.keys + c.number * CONSUMER_KEYS * BOX * 2, q);
+    issue_transposed<D>(s[0], get_keys<D>(memory, p.item) + c.number * CONSUMER_KEYS * BOX * 2, q);
 }
 
-/* Issues the GEMM of dq of step `number`. If the step exists, first waits until both consumers have
- * stored its ds^T. Otherwise it does not wait, and the caller ignores the result. */
+/* Issues the GEMM of dq of a step. If the step exists, first waits until both consumers have stored
+ * its ds^T. Otherwise it does not wait, and the caller ignores the result. */
 template <int D>
 GPU_INLINE void start_dq(float (&dq)[SUM_COLUMNS / 8][4], const struct consumer &c,
-                         unsigned char *memory, block_barriers *b, int number, bool exists)
+                         unsigned char *memory, block_barriers *b, const struct step &p,
+                         bool exists)
 {
     using space = backward_space<D>;
     if (exists) {
-        gpu_mbarrier_wait(&b->ds_full[number & 1], number / 2 & 1);
+        gpu_mbarrier_wait(&b->ds_full[p.number & 1], p.number / 2 & 1);
     }
     gpu_wgmma_order(dq);
     gpu_wgmma_fence();
-    issue_dq<D>(dq, memory + space::ds_at + (number & 1) * space::ds, c.keys, c.number);
+    issue_dq<D>(dq, memory + space::ds_at + (p.number & 1) * space::ds, get_keys<D>(memory, p.item),
+                c.number);
 }
 
-/* Processes a tile of queries. With NEXT, also computes the scores of the next tile. Unless
- * GENERAL, the caller or the previous step has computed the scores of this tile. Computes dq of the
- * previous step, so that no consumer waits for the other one between its GEMMs. `first` is the
- * number of the item's first step. */
-template <int D, bool GENERAL, bool NEXT>
-GPU_INLINE void compute_step(float (&s)[1][backward_space<D>::queries / 8][4],
-                             float (&dk)[D / 8][4], float (&dv)[D / 8][4],
-                             const attention_task<bf16> &a, const struct block_item &t,
-                             const struct consumer &c, unsigned char *memory, block_barriers *b,
-                             const struct step &p, int first)
+/* Starts the sums of an item. */
+template <int D>
+GPU_INLINE void start_item(struct consumer &c, float (&dk)[D / 8][4], float (&dv)[D / 8][4],
+                           const attention_task<bf16> &a, const struct block_item &t)
+{
+    c.first = t.first + c.number * CONSUMER_KEYS;
+    c.key = c.first + c.row;
+    clear_sums(dk);
+    clear_sums(dv);
+    if (t.tile == 0) {
+        clear_first_dq<D>(a, t);
+    }
+}
+
+template <int D>
+GPU_INLINE void store_item(const attention_task<bf16> &a, const struct block_item &t,
+                           const struct consumer &c, const float (&dk)[D / 8][4],
+                           const float (&dv)[D / 8][4])
+{
+    int row = c.key - static_cast<int>(threadIdx.x % 32 / 4);
+    store_rows<D>(a.dvalues, dv, t.s.first_k + row, t.s.keys - row, t.kv_head * D,
+                  attention_dropout_scale(a));
+    store_rows<D>(a.dkeys, dk, t.s.first_k + row, t.s.keys - row, t.kv_head * D, a.scale);
+}
+
+/* Processes a step of the item t. Unless GENERAL, the caller or the previous step has computed the
+ * scores of this step, and this step computes those of the next one. Computes dq of the step
+ * `before`, if it exists, so that no consumer waits for the other one between its GEMMs. At the end
+ * of the item, stores dk and dv. Returns whether a step follows, and stores it in `next`. */
+template <int D, bool GENERAL>
+GPU_INLINE bool
+compute_step(float (&s)[1][backward_space<D>::queries / 8][4], float (&dk)[D / 8][4],
+             float (&dv)[D / 8][4], const attention_task<bf16> &a, const struct block_item &t,
+             const struct consumer &c, unsigned char *memory, block_barriers *b,
+             const struct step &p, const struct step &before, bool has_before, struct step &next)
 {
     using space = backward_space<D>;
     constexpr int N = space::queries / 8;
     int stage = p.number % STAGES, phase = p.number / STAGES & 1;
-    const unsigned char *values = c.keys + space::keys + c.number * CONSUMER_KEYS * BOX * 2;
+    const unsigned char *values =
+        get_values<D>(memory, p.item) + c.number * CONSUMER_KEYS * BOX * 2;
     const unsigned char *q = memory + space::q_at + stage * space::tile;
     const unsigned char *d_o = memory + space::d_o_at + stage * space::tile;
     unsigned char *ds_tile = memory + space::ds_at + (p.number & 1) * space::ds;
@@ -309,9 +383,9 @@ GPU_INLINE void compute_step(float (&s)[1][backward_space<D>::queries / 8][4],
     const float *lse = stats + stage * 2 * space::queries, *delta = lse + space::queries;
     float ds[N][4], dq[SUM_COLUMNS / 8][4];
     if (GENERAL) {
-        start_step<D>(s, t, c, memory, b, p);
+        start_step<D>(s, c, memory, b, p, true);
     }
-    start_dq<D>(dq, c, memory, b, p.number - 1, p.number > first);
+    start_dq<D>(dq, c, memory, b, before, has_before);
     gpu_mbarrier_wait(&b->stats_full[stage], phase);
     if (!GENERAL) {
         mask_tile(s[0], a, t, c, p.query);
@@ -324,8 +398,8 @@ GPU_INLINE void compute_step(float (&s)[1][backward_space<D>::queries / 8][4],
     gpu_wgmma_wait<0>();
     gpu_wgmma_order(s[0]);
     gpu_wgmma_order(dq);
-    if (p.number > first) {
-        add_dq<D>(dq, a, t, c, memory, b, previous_step<D>(t, p));
+    if (has_before) {
+        add_dq<D>(dq, a, c, memory, b, before, before.item != p.item);
     }
     gpu_wgmma_order(ds);
     gpu_wgmma_fence();
@@ -367,110 +441,98 @@ GPU_INLINE void compute_step(float (&s)[1][backward_space<D>::queries / 8][4],
     gpu_wgmma_wait<1>();
     gpu_wgmma_order(dv);
     release_stage(&b->d_o_empty[stage]);
-    if (NEXT) {
-        start_step<D>(s, t, c, memory, b, next_step<D>(t, p));
+    bool exists = find_next_step<D>(next, a, t, memory, b, p);
+    next.number = p.number + 1;
+    next.item = make_uniform(next.item);
+    if (!GENERAL) {
+        start_step<D>(s, c, memory, b, next, exists);
     }
-    gpu_wgmma_wait<NEXT ? 1 : 0>();
+    gpu_wgmma_wait<GENERAL ? 0 : 1>();
     gpu_wgmma_order(dk);
     release_stage(&b->q_empty[stage]);
+    if (next.item != p.item) {
+        store_item<D>(a, t, c, dk, dv);
+    }
     gpu_wgmma_wait<0>();
     gpu_wgmma_order(s[0]);
+    return exists;
 }
 
-/* Computes and adds dq of the last step of an item. */
+/* Computes and adds dq of the last step of an item that no step follows. */
 template <int D>
-GPU_INLINE void finish_dq(const attention_task<bf16> &a, const struct block_item &t,
-                          const struct consumer &c, unsigned char *memory, block_barriers *b,
-                          const struct step &p)
+GPU_INLINE void finish_dq(const attention_task<bf16> &a, const struct consumer &c,
+                          unsigned char *memory, block_barriers *b, const struct step &p)
 {
     float dq[SUM_COLUMNS / 8][4];
-    start_dq<D>(dq, c, memory, b, p.number, true);
+    start_dq<D>(dq, c, memory, b, p, true);
     gpu_wgmma_wait<0>();
     gpu_wgmma_order(dq);
-    add_dq<D>(dq, a, t, c, memory, b, p);
+    add_dq<D>(dq, a, c, memory, b, p, true);
 }
 
+/* Processes items from step p on, until no step follows. Returns the step after. */
 template <int D, bool GENERAL>
-GPU_INLINE void compute_tiles(const attention_task<bf16> &a, const struct block_item &t,
-                              const struct consumer &c, unsigned char *memory, block_barriers *b,
-                              float (&dk)[D / 8][4], float (&dv)[D / 8][4], int number)
+GPU_INLINE struct step compute_items(const attention_task<bf16> &a, struct consumer &c,
+                                     unsigned char *memory, block_barriers *b,
+                                     float (&dk)[D / 8][4], float (&dv)[D / 8][4], struct step p)
 {
-    using space = backward_space<D>;
-    const int end = number + count_steps(a, t);
-    struct step p = {t.kv_head * a.group, t.from * space::queries, number};
-    float s[1][space::queries / 8][4];
-    if (t.first + KEYS > t.s.keys) {
-        clear_tile_rows<D, KEYS>(c.keys, t.s.keys - t.first);
-        clear_tile_rows<D, KEYS>(c.keys + space::keys, t.s.keys - t.first);
-        wait_for_consumers();
+    float s[1][backward_space<D>::queries / 8][4];
+    struct step before = {p.item, 0, 0, p.number - 1};
+    bool has_before = false, exists;
+    wait_keys<D>(b->items[p.item % ITEMS], memory, b, p.item);
+    if (!GENERAL) {
+        start_step<D>(s, c, memory, b, p, true);
+        gpu_wgmma_wait<0>();
+        gpu_wgmma_order(s[0]);
     }
-    if (GENERAL) {
 #pragma unroll 1
-        for (;; p = next_step<D>(t, p)) {
-            compute_step<D, true, false>(s, dk, dv, a, t, c, memory, b, p, number);
-            if (p.number + 1 == end) {
-                break;
-            }
+    do {
+        p.number = make_uniform(p.number);
+        p.item = make_uniform(p.item);
+        before.number = p.number - 1;
+        before.item = make_uniform(before.item);
+        struct block_item copy = b->items[p.item % ITEMS];
+        /* For D = 128 and GENERAL there are too few registers for a copy. */
+        const struct block_item &t = D == 128 && GENERAL ? b->items[p.item % ITEMS] : copy;
+        struct step next;
+        exists =
+            compute_step<D, GENERAL>(s, dk, dv, a, t, c, memory, b, p, before, has_before, next);
+        if (next.item != p.item && exists) {
+            start_item<D>(c, dk, dv, a, b->items[next.item % ITEMS]);
         }
-        finish_dq<D>(a, t, c, memory, b, p);
-        return;
-    }
-    start_step<D>(s, t, c, memory, b, p);
-    gpu_wgmma_wait<0>();
-    gpu_wgmma_order(s[0]);
-    for (; p.number + 1 < end; p = next_step<D>(t, p)) {
-        compute_step<D, GENERAL, true>(s, dk, dv, a, t, c, memory, b, p, number);
-    }
-    compute_step<D, GENERAL, false>(s, dk, dv, a, t, c, memory, b, p, number);
-    finish_dq<D>(a, t, c, memory, b, p);
-}
-
-/* Processes an item. `number` counts the block's earlier steps. Arrives at `empty` when the item
- * and its keys and values are no longer needed in shared memory. */
-template <int D, bool GENERAL>
-GPU_INLINE void compute_item(const attention_task<bf16> &a, const struct block_item &t,
-                             struct consumer &c, unsigned char *memory, block_barriers *b,
-                             int number, gpu_mbarrier *empty)
-{
-    float dk[D / 8][4], dv[D / 8][4], keep_scale = attention_dropout_scale(a);
-    c.first = t.first + c.number * CONSUMER_KEYS;
-    c.key = c.first + c.row;
-    clear_sums(dk);
-    clear_sums(dv);
-    if (t.tile == 0) {
-        clear_first_dq<D>(a, t);
-    }
-    if (t.from < t.to) {
-        compute_tiles<D, GENERAL>(a, t, c, memory, b, dk, dv, number);
-    }
-    __syncwarp();
-    release_stage(empty);
-    int row = c.key - static_cast<int>(threadIdx.x % 32 / 4);
-    store_rows<D>(a.dvalues, dv, t.s.first_k + row, t.s.keys - row, t.kv_head * D, keep_scale);
-    store_rows<D>(a.dkeys, dk, t.s.first_k + row, t.s.keys - row, t.kv_head * D, a.scale);
+        before = p;
+        p = next;
+        has_before = true;
+    } while (exists);
+    finish_dq<D>(a, c, memory, b, before);
+    return p;
 }
 
 template <int D, bool GENERAL>
 GPU_INLINE void run_consumer(const attention_task<bf16> &a, unsigned char *memory,
                              block_barriers *b)
 {
-    using space = backward_space<D>;
     struct consumer c;
-    int step = 0;
-    c.number = static_cast<int>(threadIdx.x / WARPGROUP);
-    if (D == 128) { /* ptxas then computes in uniform registers; for D = 64 it would spill more */
-        c.number = __shfl_sync(~0u, c.number, 0);
-    }
+    struct step p = {};
+    float dk[D / 8][4], dv[D / 8][4];
+    c.number = make_uniform(static_cast<int>(threadIdx.x / WARPGROUP));
     c.row = threadIdx.x % WARPGROUP / 32 * 16 + threadIdx.x % 32 / 4;
 #pragma unroll 1
-    for (int number = 0;; number++) {
-        struct block_item t = get_item(b, number);
+    for (;;) {
+        struct block_item t = get_item(b, p.item);
         if (!is_item(t)) {
             return;
         }
-        c.keys = memory + number % space::key_slots * 2 * space::keys;
-        compute_item<D, GENERAL>(a, t, c, memory, b, step, &b->item_empty[number % ITEMS]);
-        step += count_steps(a, t);
+        start_item<D>(c, dk, dv, a, t);
+        if (t.from < t.to) {
+            p = first_step<D>(a, t, p.item, p.number);
+            p = compute_items<D, GENERAL>(a, c, memory, b, dk, dv, p);
+        } else {
+            store_item<D>(a, t, c, dk, dv);
+            __syncwarp();
+            release_stage(&b->item_empty[p.item % ITEMS]);
+            p.item++;
+        }
     }
 }
 
@@ -519,6 +581,7 @@ __global__ void __launch_bounds__(BLOCK_THREADS, 1)
     if (threadIdx.x == 0) {
         for (int i = 0; i < ITEMS; i++) { /* emptied by the consumers and two warps */
             gpu_mbarrier_init(&b->item_full[i], 1);
+            gpu_mbarrier_init(&b->keys_full[i], 2);
             gpu_mbarrier_init(&b->item_empty[i], CONSUMER_THREADS / 32 + 2);
         }
         gpu_mbarrier_init(&b->dq_ready, 1);
@@ -561,6 +624,18 @@ static status launch_wgmma(struct kernels *k, const attention_task<bf16> &t,
     return STATUS_OK;
 }
 
+/* Returns the number of pairs of a section: operands of SECTION_BYTES, but at least two items for
+ * each multiprocessor. All sections have this number, except that the last one may be smaller. */
+static int64_t choose_section(const struct attention *a, int64_t pairs, int64_t tiles)
+{
+    /* bytes of q, d_o and the sums of the heads of a pair */
+    int64_t bytes = a->longest_q * a->head_width * (a->heads / a->kv_heads) * 8;
+    int64_t most = 1 + SECTION_BYTES / bytes, least = 1 + 2 * gpu_processors() / tiles;
+    int64_t section = most > least ? most : least;
+    int64_t sections = (pairs + section - 1) / section;
+    return (pairs + sections - 1) / sections;
+}
+
 bool attention_wgmma_supports_backward(const struct attention *a)
 {
     return (a->head_width == 64 || a->head_width == 128) && a->sequences > 0 && a->longest_q > 0 &&
@@ -582,15 +657,13 @@ status attention_wgmma_backward(struct kernels *k, const attention_task<bf16> &t
     if (!*done) {
         return STATUS_OK;
     }
-    /* bytes of q, d_o and the sums of the heads of a pair */
-    int64_t bytes = a->longest_q * a->head_width * t.group * 8;
     backward_plan plan = {};
     plan.sums = sums;
     plan.kv_heads = a->kv_heads;
     plan.pairs = static_cast<int>(pairs);
     plan.tiles = static_cast<int>(tiles);
     plan.items = plan.pairs * plan.tiles;
-    plan.section = static_cast<int>(number_min(plan.pairs, 1 + SECTION_BYTES / bytes));
+    plan.section = static_cast<int>(choose_section(a, pairs, tiles));
     return a->head_width == 64 ? launch_wgmma<64>(k, t, call, plan, maps)
                                : launch_wgmma<128>(k, t, call, plan, maps);
 }

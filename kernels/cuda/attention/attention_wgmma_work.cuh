@@ -1,17 +1,23 @@
 /* The attention backward pass with wgmma, without its GEMMs: the order of the work, the producers,
  * and the scores of a tile.
  *
- * Sections  A section is a group of heads with operands that fit into the L2 cache. Tickets go
- *           through the heads of a section, key tile by key tile, then through the next section.
- * Order     Tickets and turns begin with the last key tile of a sequence. With a causal mask or a
- *           window, the first queries of an item attend to few later key tiles, or to none.
- *           Therefore an item starts without waiting for a turn. Items with earlier keys reach the
- *           same queries later. In the opposite order an item would first wait until others have
- *           processed all their queries.
+ * Sections  A section is a group of pairs (sequence, key-value head). Tickets go through the pairs
+ *           of a section, key tile by key tile, then through the next section. The number of pairs
+ *           limits the operands in the L2 cache. All sections have almost the same size.
+ * Order     Tickets and turns begin with the first key tile of a sequence. An item iterates over
+ *           its tiles of queries from the last to the first, and over the query heads within each
+ *           tile. Without a window, all items of a pair use the same tile the same time after their
+ *           start. Items with earlier keys start earlier, so few items wait for a turn. A tile is
+ *           read again while it is in the L2 cache. With a causal mask the last items of a section
+ *           are the shortest, so that all blocks end at almost the same time. In the opposite order
+ *           of the keys, a few blocks would process the longest items at the end.
  * Items     A multiprocessor has one block, which processes items until the tickets end. Warp 0 of
  *           the producer takes a ticket when it has copied all tiles of the item before, and passes
- *           the item to the other warps in a ring of two slots. For D = 64 the keys and values of
- *           both items fit into shared memory, so that the next item is loaded early.
+ *           the item to the other warps in a ring of two slots. The values and keys of items are in
+ *           a ring of four tiles if D = 64, else of three. With three tiles, keys are copied to the
+ *           tile of the values of the item before, after its last step has used them. A consumer
+ *           continues with the next item without a break: in the last step of an item it issues
+ *           the first scores of the next one. The first step of the next one computes the last dq.
  * Producer  Warp 0 copies tiles by TMA into rings of two stages. Warp 1 loads lse and delta. Warp 2
  *           waits for turns, adds dq to the sums by TMA, and passes the turns to the next blocks,
  *           so that waits, additions and fences of a step run while the consumers compute the next
@@ -52,7 +58,7 @@ struct block_item {
 
 /* The barriers and the ring of items of a block, in shared memory. */
 struct block_barriers {
-    gpu_mbarrier item_full[ITEMS], item_empty[ITEMS];
+    gpu_mbarrier item_full[ITEMS], item_empty[ITEMS], keys_full[ITEMS]; /* keys and values */
     gpu_mbarrier q_full[STAGES], d_o_full[STAGES], stats_full[STAGES];
     gpu_mbarrier q_empty[STAGES], d_o_empty[STAGES];
     gpu_mbarrier dq_ready, ds_full[2]; /* ds_full: of even and odd steps */
@@ -63,13 +69,25 @@ struct block_barriers {
 template <int D> struct backward_space {
     static constexpr int queries = D == 64 ? 128 : 64;
     static constexpr int keys = KEYS * D * 2, tile = queries * D * 2, ds = KEYS * queries * 2;
-    static constexpr int key_slots = D == 64 ? ITEMS : 1; /* each of keys, then values */
-    static constexpr int q_at = key_slots * 2 * keys, d_o_at = q_at + STAGES * tile;
+    static constexpr int key_tiles = D == 64 ? 4 : 3; /* values and keys of items in turn */
+    static constexpr int q_at = key_tiles * keys, d_o_at = q_at + STAGES * tile;
     static constexpr int ds_at = d_o_at + STAGES * tile, dq_at = ds_at + 2 * ds;
     static constexpr int stats_at = dq_at + queries * D * int{sizeof(float)};
     static constexpr int barriers_at = stats_at + STAGES * 2 * queries * int{sizeof(float)};
     static constexpr int bytes = barriers_at + int{sizeof(block_barriers)};
 };
+
+/* Returns the values of an item of the block. */
+template <int D> GPU_INLINE unsigned char *get_values(unsigned char *memory, int number)
+{
+    return memory + 2 * number % backward_space<D>::key_tiles * backward_space<D>::keys;
+}
+
+/* Returns the keys of an item of the block. */
+template <int D> GPU_INLINE unsigned char *get_keys(unsigned char *memory, int number)
+{
+    return memory + (2 * number + 1) % backward_space<D>::key_tiles * backward_space<D>::keys;
+}
 
 struct backward_maps {
     gpu_map q, d_o, keys, values;
@@ -118,7 +136,7 @@ GPU_INLINE struct block_item make_item(const attention_task<bf16> &a, const back
                     a.shared_prefix_offsets[2 * sequence + 1]};
     }
     t.kv_head = pair % plan.kv_heads;
-    t.tile = plan.tiles - 1 - within / pairs;
+    t.tile = within / pairs;
     t.first = t.tile * KEYS;
     struct query_range r = get_queries(a, t.s, t.first, t.first + KEYS - 1);
     int from = r.begin < 0 ? 0 : r.begin < t.s.queries ? r.begin : t.s.queries;
@@ -129,8 +147,8 @@ GPU_INLINE struct block_item make_item(const attention_task<bf16> &a, const back
 
 #ifdef GPU_HAS_SM90
 
-/* The place of an item among the items that add to the dq of a tile of queries: the number of later
- * key tiles, and whether it is the last to add. */
+/* The place of an item among the items that add to the dq of a tile of queries: the number of
+ * earlier key tiles, and whether it is the last to add. */
 struct rank {
     int number;
     bool last;
@@ -140,8 +158,8 @@ GPU_INLINE struct rank get_rank(const attention_task<bf16> &a, const struct bloc
                                 int query, int queries)
 {
     int last = query + queries < t.s.queries ? query + queries - 1 : t.s.queries - 1;
-    return {(visible_end(a, t.s, last) - 1) / KEYS - t.tile,
-            t.first <= visible_begin(a, t.s, query)};
+    return {t.tile - visible_begin(a, t.s, query) / KEYS,
+            t.first + KEYS >= visible_end(a, t.s, last)};
 }
 
 /* Waits for an item of the block and returns it. */
@@ -177,12 +195,12 @@ GPU_INLINE int count_steps(const attention_task<bf16> &a, const struct block_ite
 template <int D>
 GPU_INLINE struct block_item draw_item(const attention_task<bf16> &a, const backward_plan &plan)
 {
-    struct block_item t = {};
+    struct block_item t, none = {};
+    none.kv_head = -1;
     do {
         int ticket = static_cast<int>(gpu_take_ticket(a.turns + a.heads * a.rows_q));
         if (ticket >= plan.items) {
-            t.kv_head = -1;
-            return t;
+            return none;
         }
         t = make_item<D>(a, plan, ticket);
     } while (t.first >= t.s.keys && t.tile > 0);
@@ -200,32 +218,27 @@ GPU_INLINE void copy_tile(unsigned char *to, const gpu_map *map, int row, int co
     }
 }
 
-/* Fills a slot with an item, and copies its keys and values. Where the block has one slot for keys,
- * waits for the end of the item before. */
+/* Fills a slot with an item, and copies its values and keys. `steps` counts the block's earlier
+ * steps. */
 template <int D>
-GPU_INLINE void copy_item(const struct block_item &t, int number, unsigned char *memory,
+GPU_INLINE void copy_item(const struct block_item &t, int number, int steps, unsigned char *memory,
                           block_barriers *b, const backward_maps *maps)
 {
-    using space = backward_space<D>;
-    int slot = number % ITEMS, row = t.s.first_k + t.first;
-    unsigned char *keys = memory + number % space::key_slots * 2 * space::keys;
-    gpu_mbarrier *full = &b->item_full[slot];
+    int slot = number % ITEMS, row = t.s.first_k + t.first, column = t.kv_head * D;
+    gpu_mbarrier *full = &b->keys_full[slot];
     gpu_mbarrier_wait(&b->item_empty[slot], (number / ITEMS & 1) ^ 1);
-    if (space::key_slots == 1 && number > 0) {
-        gpu_mbarrier_wait(&b->item_empty[(number - 1) % ITEMS], (number - 1) / ITEMS & 1);
-    }
     b->items[slot] = t;
+    gpu_mbarrier_arrive(&b->item_full[slot]);
     if (t.from >= t.to) {
+        gpu_mbarrier_arrive(full);
         gpu_mbarrier_arrive(full);
         return;
     }
-    gpu_mbarrier_expect(full, 2 * space::keys);
-#pragma unroll
-    for (int box = 0; box < D / BOX; box++) {
-        int at = box * KEYS * BOX * 2, column = t.kv_head * D + box * BOX;
-        gpu_copy_box(keys + at, &maps->keys, column, row, full);
-        gpu_copy_box(keys + space::keys + at, &maps->values, column, row, full);
+    copy_tile<D, KEYS>(get_values<D>(memory, number), &maps->values, row, column, full);
+    if (backward_space<D>::key_tiles == 3 && steps > 0) {
+        gpu_mbarrier_wait(&b->d_o_empty[(steps - 1) % STAGES], (steps - 1) / STAGES & 1);
     }
+    copy_tile<D, KEYS>(get_keys<D>(memory, number), &maps->keys, row, column, full);
 }
 
 template <int D>
@@ -237,13 +250,13 @@ GPU_INLINE void copy_tiles(const attention_task<bf16> &a, const backward_plan &p
 #pragma unroll 1
     for (int number = 0;; number++) {
         struct block_item t = draw_item<D>(a, plan);
-        copy_item<D>(t, number, memory, b, maps);
+        copy_item<D>(t, number, i, memory, b, maps);
         if (!is_item(t)) {
             return;
         }
-        for (int head = t.kv_head * a.group; head < (t.kv_head + 1) * a.group; head++) {
+        for (int m = t.to - 1; m >= t.from; m--) {
 #pragma unroll 1
-            for (int m = t.from; m < t.to; m++, i++) {
+            for (int head = t.kv_head * a.group; head < (t.kv_head + 1) * a.group; head++, i++) {
                 int stage = i % STAGES, phase = (i / STAGES & 1) ^ 1;
                 int row = t.s.first_q + m * space::queries;
                 gpu_mbarrier_wait(&b->q_empty[stage], phase);
@@ -264,9 +277,9 @@ GPU_INLINE void load_stats(const attention_task<bf16> &a, const struct block_ite
                            block_barriers *b, int i)
 {
     const int queries = backward_space<D>::queries;
-    for (int head = t.kv_head * a.group; head < (t.kv_head + 1) * a.group; head++) {
+    for (int m = t.to - 1; m >= t.from; m--) {
 #pragma unroll 1
-        for (int m = t.from; m < t.to; m++, i++) {
+        for (int head = t.kv_head * a.group; head < (t.kv_head + 1) * a.group; head++, i++) {
             int stage = i % STAGES;
             float *to = stats + stage * 2 * queries;
             gpu_mbarrier_wait(&b->q_empty[stage], (i / STAGES & 1) ^ 1);
@@ -291,29 +304,31 @@ GPU_INLINE void add_tiles(const attention_task<bf16> &a, const backward_plan &pl
     const int queries = backward_space<D>::queries;
     unsigned char *tile = memory + backward_space<D>::dq_at;
     bool leads = threadIdx.x % 32 == 0;
-    for (int head = t.kv_head * a.group; head < (t.kv_head + 1) * a.group; head++) {
+    for (int m = t.to - 1; m >= t.from; m--) {
+        struct rank r = get_rank(a, t, m * queries, queries);
 #pragma unroll 1
-        for (int m = t.from; m < t.to; m++) {
-            struct rank r = get_rank(a, t, m * queries, queries);
+        for (int head = t.kv_head * a.group; head < (t.kv_head + 1) * a.group; head++) {
             int left = t.s.queries - m * queries;
             int bytes = (left < queries ? left : queries) * D * int{sizeof(float)};
             int64_t row = head * a.rows_q + t.s.first_q + m * queries;
             float *sum = plan.sums + row * D;
             uint32_t *turn = a.turns + row;
-            if (leads && r.last && r.number > 0) {
+            bool loads = r.last && r.number > 0;
+            if (leads && !loads) {
+                gpu_mbarrier_arrive(&b->dq_ready);
+            }
+            if (leads && r.number > 0) {
                 gpu_turn_wait(turn, static_cast<uint32_t>(r.number));
                 gpu_fence_async_global();
+            }
+            if (leads && loads) {
                 gpu_mbarrier_expect(&b->dq_ready, bytes);
                 gpu_bulk_load(tile, sum, bytes, &b->dq_ready);
-            } else if (leads) {
-                gpu_mbarrier_arrive(&b->dq_ready);
             }
             __syncwarp();
             gpu_barrier_sync(DQ_DONE, DQ_THREADS);
             if (leads && !r.last) {
                 if (r.number > 0) {
-                    gpu_turn_wait(turn, static_cast<uint32_t>(r.number));
-                    gpu_fence_async_global();
                     gpu_bulk_add(sum, tile, bytes);
                 } else {
                     gpu_bulk_store(sum, tile, bytes);
@@ -329,11 +344,10 @@ GPU_INLINE void add_tiles(const attention_task<bf16> &a, const backward_plan &pl
 
 /* ---- consumers: the scores of a tile in registers; rows are keys, columns queries ---- */
 
-/* A consumer's number in the block, the first key and row of the lane, and the item's operands. */
+/* A consumer's number in the block, and its keys and rows. */
 struct consumer {
     int number, first, key; /* first key of the consumer, and of the lane */
     int row;                /* first of the lane's rows of 64 */
-    unsigned char *keys;    /* keys of the item, then its values */
 };
 
 /* Sets the scores of queries that do not attend to a key to -infinity. `key` is the first of the

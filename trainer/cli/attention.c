@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/memory.h"
+#include "base/number.h"
 #include "base/text.h"
 #include "trainer/cli/batch_query.h"
 #include "trainer/cli/command.h"
@@ -304,7 +305,7 @@ static status compute_pair(const struct session *s, const struct pair *p,
     int64_t sources = p->source.count, targets = p->target.count;
     const int32_t source_rows[] = {0, (int32_t)sources}, target_rows[] = {0, (int32_t)targets};
     int32_t *positions = NULL; /* of both sides */
-    int64_t longest = sources > targets ? sources : targets;
+    int64_t longest = number_max(sources, targets);
     TRY(ALLOCATE(positions, longest, "the positions"));
     for (int32_t i = 0; i < longest; i++) {
         positions[i] = i;

@@ -19,6 +19,7 @@
 #include "base/input/line_reader.h"
 #include "base/log.h"
 #include "base/memory.h"
+#include "base/number.h"
 #include "base/terminal.h"
 #include "base/text_buffer.h"
 #include "datasets/chat/chat.h"
@@ -160,7 +161,7 @@ static status encode_conversation(struct chat *c, struct token_list *out)
 {
     int64_t positions = model_get_config(c->session.model)->positions, first = c->first;
     int64_t wanted = c->options.max_new_tokens, quarter = positions / 4;
-    int64_t reserved = c->has_source ? 0 : wanted < quarter ? wanted : quarter;
+    int64_t reserved = c->has_source ? 0 : number_min(wanted, quarter);
     TRY(encode_messages_from(c, first, out));
     while (out->count + reserved > positions && find_next_user_message(c, first) < c->count) {
         first = find_next_user_message(c, first);

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/number.h"
 #include "base/text.h"
 #include "datasets/shard/labels.h"
 #include "trainer/cli/batch_query.h"
@@ -265,7 +266,7 @@ static status prepare_state(struct batch_query *b, const char *checkpoint)
     TRY(prediction_require_labels(s, checkpoint));
     state->is_regression = s->recipe.objective == OBJECTIVE_REGRESS;
     state->labels = model_get_config(s->model)->labels;
-    int64_t scores = state->labels > CHOICES_MAX ? state->labels : CHOICES_MAX;
+    int64_t scores = number_max(state->labels, CHOICES_MAX);
     TRY(ALLOCATE(state->rows, b->batch.max_rows, "the rows of a batch"));
     TRY(ALLOCATE(state->outputs, b->batch.max_rows * state->labels, "the outputs of a batch"));
     TRY(ALLOCATE(state->best, scores, "the best labels"));

@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "base/memory.h"
+#include "base/number.h"
 #include "base/text.h"
 #include "datasets/chat/chat.h"
 #include "datasets/rows/text_lines.h"
@@ -273,7 +274,7 @@ static status generate_all(const struct request *q, struct session *s, struct pr
     }
     for (int64_t first = 0; first < p->count; first += q->batch_size) {
         int64_t left = p->count - first;
-        TRY(generate_batch(q, s, p, first, left < q->batch_size ? left : q->batch_size));
+        TRY(generate_batch(q, s, p, first, number_min(left, q->batch_size)));
     }
     return STATUS_OK;
 }
@@ -324,7 +325,7 @@ static status open_model(struct request *q, struct comm *world, struct session *
 {
     int64_t texts = q->batch_size * q->options.num_samples;
     /* Beam search has one prompt at a time. */
-    int64_t rows = texts > GENERATE_BEAMS_MAX ? texts : GENERATE_BEAMS_MAX;
+    int64_t rows = number_max(texts, GENERATE_BEAMS_MAX);
     TRY(weights_open_checkpoint(s, world, q->checkpoint, q->overrides.items, q->overrides.count,
                                 rows));
     TRY(weights_require_generator(s, q->checkpoint));

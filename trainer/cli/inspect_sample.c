@@ -9,6 +9,7 @@
 
 #include "base/file.h"
 #include "base/memory.h"
+#include "base/number.h"
 #include "comm/comm.h"
 #include "datasets/shard/labels.h"
 #include "datasets/shard/shard.h"
@@ -106,7 +107,7 @@ static status read_segments(struct sample *s)
     uint32_t first = 0, next = 0;
     TRY(shard_read_column(s->shard, EXAMPLE_FIRST_SEGMENT, s->index, 1, &first));
     TRY(shard_read_column(s->shard, EXAMPLE_NEXT_SENTENCE, s->index, 1, &next));
-    int64_t end = first < s->example.tokens ? first : s->example.tokens;
+    int64_t end = number_min(first, s->example.tokens);
     add_part(s, "segment 0", 0, end, false);
     add_part(s, "segment 1", end, s->example.tokens, false);
     s->label = json_string(next == 0 ? "next sentence" : "random sentence");

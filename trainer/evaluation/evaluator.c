@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/number.h"
 #include "trainer/evaluation/scores.h"
 #include "trainer/evaluation/squad.h"
 
@@ -282,7 +283,7 @@ agree:
     TRY_GOTO(result, done, comm_agree(data, result));
     TRY_GOTO(result, done, comm_sum_doubles(data, counts, ranks));
     for (int r = 0; r < ranks; r++) {
-        max_count = (int64_t)counts[r] > max_count ? (int64_t)counts[r] : max_count;
+        max_count = number_max(max_count, (int64_t)counts[r]);
     }
     result = ALLOCATE(local, max_count + 1, "predictions");
     KEEP_FIRST(result, ALLOCATE(all, ranks * max_count + 1, "predictions"));

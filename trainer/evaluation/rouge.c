@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/number.h"
 #include "datasets/text/char_class.h"
 
 enum { KELVIN_SIGN = 0x212a, CAPITAL_I_WITH_DOT = 0x130 };
@@ -149,7 +150,7 @@ static status score_lines(struct ngrams_scratch *scratch, const struct rouge_tex
                           const struct rouge_text *reference, double *out)
 {
     int32_t a = find_largest_id(&text->words), b = find_largest_id(&reference->words);
-    int64_t words = (a > b ? a : b) + 1, hits = 0;
+    int64_t words = number_max(a, b) + 1, hits = 0;
     int32_t *left = NULL;
     bool *marks = NULL;
     status result = STATUS_OK;

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/number.h"
 #include "datasets/shard/example.h"
 #include "datasets/tokenizer/qa_windows.h"
 #include "trainer/inference/answer_span.h"
@@ -190,7 +191,7 @@ agree:
     TRY_GOTO(result, done, comm_agree(data, result));
     TRY_GOTO(result, done, comm_sum_doubles(data, lengths, ranks));
     for (int r = 0; r < ranks; r++) {
-        max_length = (int64_t)lengths[r] > max_length ? (int64_t)lengths[r] : max_length;
+        max_length = number_max(max_length, (int64_t)lengths[r]);
     }
     result = ALLOCATE(padded, max_length, "the windows of answers");
     KEEP_FIRST(result, ALLOCATE(all, ranks * max_length, "the windows of answers"));

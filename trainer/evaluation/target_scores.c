@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/number.h"
 #include "trainer/inference/generation_config.h"
 #include "trainer/inference/source_text.h"
 
@@ -64,11 +65,11 @@ status target_scores_read_options(const struct recipe *r, const char *tokenizer_
     *out = generation_config_unset();
     out->max_new_tokens = longest > 0 ? longest - 1 : out->max_new_tokens;
     out->num_beams = beams > 0 ? beams : out->num_beams;
-    out->chunk_tokens = rows < 256 ? rows : 256;
+    out->chunk_tokens = number_min(rows, 256);
     out->decoder_start = decoder_start;
     TRY(generation_config_complete(tokenizer_folder, &context, out));
     /* the memory of the kernels is planned for this length */
-    out->max_new_tokens = out->max_new_tokens < room ? out->max_new_tokens : room;
+    out->max_new_tokens = number_min(out->max_new_tokens, room);
     return check_beams(r, &context, out);
 }
 

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "base/memory.h"
+#include "base/number.h"
 
 static double compute_score(const struct attention *a, struct tensor queries, struct tensor keys,
                             int64_t head, int64_t query, int64_t key)
@@ -33,7 +34,7 @@ static struct key_range get_visible_keys(const struct attention *a, int64_t quer
     int64_t window = a->window > 0 ? a->window : keys + query;
     int64_t end = a->causal ? query + 1 : query + window;
     int64_t first = query + 1 - window;
-    return (struct key_range){first > 0 ? first : 0, end < keys ? end : keys};
+    return (struct key_range){number_max(first, 0), number_min(end, keys)};
 }
 
 /* Computes the softmax of the scores of one query over the keys that it sees. */

@@ -9,6 +9,7 @@
  * early_stopping, when the list is full. At the length limit, every continuation ends. */
 #include "trainer/inference/beam_search.h"
 #include "base/memory.h"
+#include "base/number.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -91,7 +92,7 @@ static status list_candidates(struct beam_search *b, int32_t end_token, int64_t 
 {
     struct slots *d = &b->slots;
     int64_t ids = b->tokenizer != NULL ? tokenizer_vocab_size(b->tokenizer) : d->vocabulary;
-    int64_t per_beam = 2 * b->beams < d->vocabulary ? 2 * b->beams : d->vocabulary, count = 0;
+    int64_t per_beam = number_min(2 * b->beams, d->vocabulary), count = 0;
     for (int64_t beam = 0; beam < b->live_beams; beam++) {
         const struct slots_sequence *s = &d->sequences[beam];
         const struct constraints_sequence sequence = {
@@ -212,7 +213,7 @@ static status allocate_beams(struct beam_search *b, struct kernels *k, struct mo
             wanted = (has_source ? 1 : prompt) + o->max_new_tokens;
     const struct slots_limits limits = {
         .slots = b->beams,
-        .max_tokens = wanted < positions ? wanted : positions,
+        .max_tokens = number_min(wanted, positions),
         .source_tokens = has_source ? prompt : 0,
         .chunk_tokens = generate_chunk_tokens(o),
         .logits_rows = b->beams,

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/number.h"
 #include "trainer/inference/output_text_impl.h"
 #include "trainer/inference/slots_impl.h"
 
@@ -280,8 +281,8 @@ static status send_prompt_tokens(struct engine *e, int64_t slot, struct tensor h
     rows = first + rows < s->prompt_tokens ? rows : s->prompt_tokens - 1 - first;
     for (int64_t done = 0, count = 0; done < rows; done += count) {
         float *logits = NULL;
-        count = rows - done < d->limits.logits_rows ? rows - done : d->limits.logits_rows;
-        count = count < KERNELS_FEW_ROWS ? count : KERNELS_FEW_ROWS;
+        count = number_min(rows - done, d->limits.logits_rows);
+        count = number_min(count, KERNELS_FEW_ROWS);
         slots_begin_pass(d);
         TRY(slots_read_logits(d, hidden, done, count, &logits));
         for (int64_t i = 0; i < count; i++) {

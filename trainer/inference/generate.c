@@ -8,6 +8,7 @@
 
 #include "base/log.h"
 #include "base/memory.h"
+#include "base/number.h"
 #include "base/utf8.h"
 #include "comm/comm.h"
 #include "trainer/inference/beam_search.h"
@@ -44,7 +45,7 @@ static status create_engine(const struct run *r, int64_t longest, struct engine 
     int64_t wanted = (has_source ? 1 : longest) + r->options->max_new_tokens;
     const struct engine_limits limits = {
         .slots = r->sequences,
-        .max_tokens = wanted < positions ? wanted : positions,
+        .max_tokens = number_min(wanted, positions),
         .source_tokens = has_source ? longest : 0,
         .chunk_tokens = generate_chunk_tokens(r->options),
         .use_cache = r->options->use_cache,
@@ -194,7 +195,7 @@ static status run_batch(const struct run *r, const struct token_list *prompts, i
 {
     int64_t longest = 0;
     for (int64_t i = 0; i < count; i++) {
-        longest = prompts[i].count > longest ? prompts[i].count : longest;
+        longest = number_max(longest, prompts[i].count);
     }
     TRY(check_prompts(r, longest));
     log_positions(r, longest);
@@ -309,8 +310,7 @@ status generate_run_sorted(struct kernels *k, struct model *m, const struct toke
     for (int64_t first = 0; first < prompt_count && result == STATUS_OK; first += batch_size) {
         int64_t left = prompt_count - first;
         o.first_sequence = options->first_sequence + first * o.num_samples;
-        result = run_sorted_batch(&r, order + first, prompts, left < batch_size ? left : batch_size,
-                                  out);
+        result = run_sorted_batch(&r, order + first, prompts, number_min(left, batch_size), out);
     }
     free(order);
     return result;

@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/memory.h"
+#include "base/number.h"
 
 struct document {
     char path[FILE_PATH_BYTES]; /* for messages */
@@ -138,7 +139,7 @@ static status complete_lengths(const struct document *d, const struct generation
                                struct generate_options *o)
 {
     int64_t shortest = 1, longest = context->max_new_tokens + 1;
-    longest = longest < context->positions ? longest : context->positions;
+    longest = number_min(longest, context->positions);
     TRY(read_integer(d, "max_length", 2, GENERATE_TOKENS_MAX, &longest));
     TRY(read_integer(d, "min_length", 0, GENERATE_TOKENS_MAX, &shortest));
     TRY(complete_integer(d, "max_new_tokens", 1, GENERATE_TOKENS_MAX, longest - 1,

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/device/mirror.h"
+#include "base/number.h"
 #include "datasets/loader/batch.h"
 #include "trainer/objective/task_head.h"
 
@@ -68,7 +69,7 @@ static void pack_add(struct pack *p, const struct log_likelihood_item *item, int
     p->rows += rows;
     p->segments++;
     p->cu_rows[p->segments] = (int32_t)p->rows;
-    p->longest = rows > p->longest ? rows : p->longest;
+    p->longest = number_max(p->longest, rows);
 }
 
 /* Computes the losses and most probable ids of the pack's rows. */
@@ -125,7 +126,7 @@ static status score_all(struct kernels *k, struct model *m, struct pack *p,
                         struct log_likelihood_result *out)
 {
     int64_t positions = model_get_config(m)->positions;
-    int64_t longest = p->capacity < positions ? p->capacity : positions;
+    int64_t longest = number_min(p->capacity, positions);
     for (int64_t i = 0; i < count; i++) {
         int64_t rows = items[i].count - 1, skipped = rows > longest ? rows - longest : 0;
         REQUIRE(items[i].scored <= longest, STATUS_USAGE,

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/number.h"
 #include "trainer/model/cache.h"
 
 bool slots_is_running(const struct slots *d, int64_t slot)
@@ -138,7 +139,7 @@ static status read_chunk(struct slots *d, int64_t slot, int64_t chunk_tokens, st
     const struct token_list *list = &d->sequences[slot].tokens;
     TRY(read_source(d, slot));
     *first = count_read(d, slot);
-    *rows = list->count - *first < chunk_tokens ? list->count - *first : chunk_tokens;
+    *rows = number_min(list->count - *first, chunk_tokens);
     memset(d->counts, 0, (size_t)d->limits.slots * sizeof *d->counts);
     d->counts[slot] = *rows;
     return model_forward_cached(d->model, d->cache, list->ids + *first, d->counts, hidden);
@@ -220,8 +221,7 @@ static status extend_running(struct slots *d)
 {
     int64_t group = model_rows(d->model);
     if (device_is_host(kernels_device(d->kernels))) {
-        group =
-            KERNELS_FEW_ROWS < d->limits.chunk_tokens ? KERNELS_FEW_ROWS : d->limits.chunk_tokens;
+        group = number_min(KERNELS_FEW_ROWS, d->limits.chunk_tokens);
     }
     for (int64_t i = 0; i < d->limits.slots; i++) {
         if (is_advancing(d, i) && slide_window(d, i)) {

@@ -16,6 +16,7 @@
 
 #include "base/deadlines.h"
 #include "base/memory.h"
+#include "base/number.h"
 #include "trainer/model/cache_impl.h"
 #include "trainer/model/cross_attention_impl.h"
 
@@ -53,7 +54,7 @@ status model_cache_create(struct model *m, int64_t sequences, int64_t tokens, in
                           struct model_cache **out)
 {
     *out = NULL;
-    int64_t longest = tokens > source_tokens ? tokens : source_tokens;
+    int64_t longest = number_max(tokens, source_tokens);
     REQUIRE(longest <= m->config.positions, STATUS_USAGE,
             "%" PRId64 " tokens do not fit: the model has %" PRId64
             " positions; request fewer tokens",

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "base/memory.h"
+#include "base/number.h"
 #include "base/thread/thread.h"
 #include "trainer/model/model_impl.h"
 
@@ -56,9 +57,8 @@ static void fill_shard(struct piece whole, int threads)
 {
     struct piece pieces[PIECES_MAX];
     int64_t rows = whole.shard->rows, count = rows * whole.shard->columns / PIECE_ELEMS_MIN;
-    count = count < threads ? count : threads;
-    count = count < rows ? count : rows;
-    count = count < 1 ? 1 : count < PIECES_MAX ? count : PIECES_MAX;
+    count = number_min(number_min(count, threads), rows);
+    count = number_clamp(count, 1, PIECES_MAX);
     for (int64_t i = 0; i < count; i++) {
         pieces[i] = whole;
         pieces[i].row = rows * i / count;

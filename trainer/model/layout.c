@@ -16,6 +16,7 @@
 #include <stdlib.h>
 
 #include "base/memory.h"
+#include "base/number.h"
 #include "trainer/model/layout_impl.h"
 #include "trainer/model/sublayers.h"
 
@@ -24,7 +25,7 @@ enum { ALIGNMENT_ELEMS = 32 };
 
 static int64_t align_up(int64_t elements)
 {
-    return (elements + ALIGNMENT_ELEMS - 1) / ALIGNMENT_ELEMS * ALIGNMENT_ELEMS;
+    return number_round_up(elements, ALIGNMENT_ELEMS);
 }
 
 /* Upper limits of the number of parameters in a block and outside the blocks. */
@@ -37,7 +38,7 @@ enum { VOCABULARY_UNIT = 32 };
 static int64_t compute_shard_rows(int64_t vocabulary, int ranks)
 {
     int64_t unit = (int64_t)VOCABULARY_UNIT * ranks;
-    return (vocabulary + unit - 1) / unit * VOCABULARY_UNIT;
+    return number_divide_up(vocabulary, unit) * VOCABULARY_UNIT;
 }
 
 int64_t model_vocabulary_rows(const struct model_config *config, int ranks)
@@ -95,7 +96,7 @@ static void split_parameter(struct model_parameter *p, const struct shape *shape
     for (int i = 0; i < shape->section_count; i++) {
         struct section s = shape->sections[i];
         int64_t first = s.local * rank, left = s.whole - first, position = begin + first;
-        int64_t count = left < s.local ? left : s.local;
+        int64_t count = number_min(left, s.local);
         append_shard(p, along_rows ? (struct model_shard){0, position, 0, count, shape->columns}
                                    : (struct model_shard){0, 0, position, shape->rows, count});
         begin += s.whole;

@@ -21,6 +21,7 @@
 #include <stdlib.h>
 
 #include "base/memory.h"
+#include "base/number.h"
 #include "kernels/fp8.h"
 #include "trainer/model/linear.h"
 #include "trainer/model/sublayers.h"
@@ -80,9 +81,9 @@ static int64_t count_operands(const struct model_config *config)
 
 static void add_matrix(struct model_fp8_sizes *sizes, int64_t outputs, int64_t inner)
 {
-    int64_t larger = outputs > inner ? outputs : inner;
-    sizes->columns = larger > sizes->columns ? larger : sizes->columns;
-    sizes->weights = outputs * inner > sizes->weights ? outputs * inner : sizes->weights;
+    int64_t larger = number_max(outputs, inner);
+    sizes->columns = number_max(sizes->columns, larger);
+    sizes->weights = number_max(sizes->weights, outputs * inner);
     if (sizes->not_multiple == 0) {
         sizes->not_multiple = outputs % FP8_MULTIPLE != 0 ? outputs
                               : inner % FP8_MULTIPLE != 0 ? inner

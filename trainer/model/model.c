@@ -7,6 +7,7 @@
 
 #include "base/deadlines.h"
 #include "base/memory.h"
+#include "base/number.h"
 #include "trainer/model/sublayers.h"
 
 enum { ADAPTERS_FUSED = 3 }; /* largest number of adapters of one GEMM: query, key, value */
@@ -25,7 +26,7 @@ static struct layer_dims compute_local_dims(const struct model_config *config, i
 /* Returns the rows of the residual stream on the rank with the most rows. */
 static int64_t count_local_rows(struct model_parallelism parallelism, int64_t n)
 {
-    return parallelism.sequence_parallel ? (n + parallelism.ranks - 1) / parallelism.ranks : n;
+    return parallelism.sequence_parallel ? number_divide_up(n, parallelism.ranks) : n;
 }
 
 static status arrange_task_head(const struct arrangement *a, struct head_activations *out)
@@ -141,8 +142,8 @@ static status arrange_backward(const struct arrangement *a, struct activations *
                           &out->frozen_norm_gradients));
     TRY(arena_take_tensor(a->arena, a->dtype, a->rows, ADAPTERS_FUSED * c->adapter.rank,
                           &out->d_adapter_hidden));
-    int64_t widest = c->width > a->local.inner ? c->width : a->local.inner;
-    widest = a->local.width > widest ? a->local.width : widest;
+    int64_t widest = number_max(c->width, a->local.inner);
+    widest = number_max(widest, a->local.width);
     bool adapter_dropout = c->adapter.rank > 0 && c->adapter.dropout > 0;
     return arena_take_tensor(a->arena, a->dtype, a->rows, adapter_dropout ? widest : 0,
                              &out->adapter_input);

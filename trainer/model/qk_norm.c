@@ -13,6 +13,7 @@
  *
  * Source    Henry et al. 2020, arXiv:2010.04245; with weights: Yang et al. 2025,
  *           arXiv:2505.09388 */
+#include "base/number.h"
 #include "trainer/model/attention_impl.h"
 #include "trainer/model/layout_impl.h"
 #include "trainer/model/sublayers.h"
@@ -195,5 +196,5 @@ bool model_has_joint_qk_norm(const struct model_config *config)
 int64_t model_norm_width(const struct model_config *config)
 {
     int64_t width = model_has_qk_norm(config) ? get_norm_width(config, false) : 0;
-    return width > config->width ? width : config->width;
+    return number_max(width, config->width);
 }

@@ -16,6 +16,7 @@
  * these parts is reduced once.
  *
  * Source    Korthikanti et al. 2022, arXiv:2205.05198 */
+#include "base/number.h"
 #include "trainer/model/model_impl.h"
 
 /* Returns the bytes of the gathered rows, and of the gathered rows of the encoder's output. */
@@ -33,7 +34,7 @@ static size_t compute_gathered_bytes(const struct model_config *config,
  * after them is aligned to 64 bytes. */
 static int64_t count_qk_norm_sums(const struct model_config *config, int64_t rows)
 {
-    return model_has_joint_qk_norm(config) ? (2 * rows + 15) / 16 * 16
+    return model_has_joint_qk_norm(config) ? number_round_up(2 * rows, 16)
            : model_has_qk_norm(config)     ? 2 * model_head_width(config)
                                            : 0;
 }

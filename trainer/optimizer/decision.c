@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/deadlines.h"
 #include "base/memory.h"
+#include "base/number.h"
 #include "trainer/optimizer/rank_sum.h"
 
 enum { RANK_SUMS = OBJECTIVE_SUMS + 1 }; /* doubles of struct decision_sums */
@@ -48,7 +49,7 @@ static status allocate_memory(struct decision *d)
 {
     struct device *dev = kernels_device(d->kernels);
     int data = comm_size(d->mesh->data), tensor = comm_size(d->mesh->tensor);
-    TRY(ALLOCATE(d->ranges, data > tensor ? data : tensor, "the ranges of the ranks"));
+    TRY(ALLOCATE(d->ranges, number_max(data, tensor), "the ranges of the ranks"));
     TRY(device_allocate(dev, count_bytes(d), "the sums of a step", (void **)&d->memory));
     for (int i = 0; i < DECISION_STEPS; i++) {
         TRY(device_host_allocate(dev, sizeof *d->results[i], "the results of a step",

@@ -5,6 +5,7 @@
 
 #include "base/deadlines.h"
 #include "base/memory.h"
+#include "base/number.h"
 #include "base/random.h"
 
 struct optimizer {
@@ -71,7 +72,7 @@ static bool has_parts(const struct optimizer *o)
 {
     int64_t sums = 0;
     for (int i = 0; i < o->count; i++) {
-        sums += (o->ranges[i].count + LAMB_PARTS_SUM - 1) / LAMB_PARTS_SUM;
+        sums += number_divide_up(o->ranges[i].count, LAMB_PARTS_SUM);
     }
     bool fits = !device_is_host(kernels_device(o->kernels)) && sums <= LAMB_PARTS_SUMS_MAX;
     return !optimizer_needs_positions(&o->settings) && (fits || !optimizer_uses_trust_ratios(o));

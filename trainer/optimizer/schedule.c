@@ -2,13 +2,15 @@
 
 #include <math.h>
 
+#include "base/number.h"
+
 #define PI 3.14159265358979323846
 #define UNWARMED_SCALE 1e4 /* steps; the scale of inverse_sqrt without a warm-up */
 
 int64_t schedule_warmup_steps(const struct recipe *recipe, int64_t total_steps)
 {
     if (recipe->schedule.warmup_ratio < 0) {
-        return recipe->schedule.warmup_steps > 0 ? recipe->schedule.warmup_steps : 0;
+        return number_max(recipe->schedule.warmup_steps, 0);
     }
     double steps = recipe->schedule.warmup_ratio * (double)total_steps;
     /* In floating point, 0.07 * 100 is 7.000000000000001. The result must be 7, not 8. */

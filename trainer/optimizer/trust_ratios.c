@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "base/memory.h"
+#include "base/number.h"
 #include "trainer/optimizer/rank_sum.h"
 
 enum { SQUARES = 2 }; /* of a tensor: of its weights and of its update */
@@ -23,7 +24,7 @@ struct trust_ratios {
 static int count_ranks(const struct trust_ratios *t)
 {
     int data = comm_size(t->options.mesh->data), tensor = comm_size(t->options.mesh->tensor);
-    return data > tensor ? data : tensor;
+    return number_max(data, tensor);
 }
 
 static status allocate_memory(struct trust_ratios *t)

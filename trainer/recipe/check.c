@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/number.h"
 #include "base/text.h"
 #include "trainer/recipe/relation_impl.h"
 
@@ -167,7 +168,7 @@ static void resolve_examples(struct recipe *recipe)
 static void resolve_training(struct recipe *recipe)
 {
     if (recipe->batch.micro_size == 0) {
-        recipe->batch.micro_size = recipe->batch.global_size < 8 ? recipe->batch.global_size : 8;
+        recipe->batch.micro_size = number_min(recipe->batch.global_size, 8);
     }
     if (recipe->schedule.warmup_steps < 0 && recipe->schedule.warmup_ratio < 0) {
         recipe->schedule.warmup_steps = 0;

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 
 #include "base/log.h"
+#include "base/number.h"
 #include "base/text.h"
 #include "datasets/loader/data_check.h"
 #include "datasets/shard/labels.h"
@@ -182,7 +183,7 @@ void data_set_vocabulary(const struct recipe *r, int64_t vocabulary, struct load
 {
     int64_t targets = derive_decoder_vocabulary(r, vocabulary);
     bool separate = targets != vocabulary;
-    out->vocab_size = vocabulary > targets ? vocabulary : targets;
+    out->vocab_size = number_max(vocabulary, targets);
     out->source_vocab_size = separate ? vocabulary : 0;
     out->target_vocab_size = separate ? targets : 0;
 }

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/number.h"
 #include "base/text.h"
 #include "comm/partition.h"
 #include "kernels/fp8.h"
@@ -438,7 +439,7 @@ static status find_noisy_lengths(const struct recipe *r, struct sample_lengths *
     int32_t *scratch = NULL;
     TRY(derive_denoise(r, NULL, 0, &denoise));
     int64_t window = denoise_window_tokens(&denoise, r->data.sequence_length);
-    window = window > 2 ? window : 2;
+    window = number_max(window, 2);
     TRY(ALLOCATE(scratch, 4 * window, "the lengths of corrupted texts"));
     *out = (struct sample_lengths){0};
     for (uint64_t i = 0; i < DRAWS; i++) {
@@ -483,7 +484,7 @@ struct kernels_limits derive_kernel_limits(const struct model_config *config, in
 
 int64_t derive_all_micro_batches(const struct recipe *r)
 {
-    return (r->batch.global_size + r->batch.micro_size - 1) / r->batch.micro_size;
+    return number_divide_up(r->batch.global_size, r->batch.micro_size);
 }
 
 int64_t derive_sample_rows(const struct recipe *r)
@@ -562,10 +563,10 @@ status derive_preference(const struct recipe *r, struct preference_settings *out
 int64_t derive_micro_batches(const struct recipe *r, int data_ranks)
 {
     if (r->parallel.reproducible) {
-        return (derive_all_micro_batches(r) + data_ranks - 1) / data_ranks;
+        return number_divide_up(derive_all_micro_batches(r), data_ranks);
     }
     struct comm_range shard = partition_shard(r->batch.global_size, 1, data_ranks, 0);
-    return (shard.count + r->batch.micro_size - 1) / r->batch.micro_size;
+    return number_divide_up(shard.count, r->batch.micro_size);
 }
 
 enum dtype derive_moment_dtype(const struct recipe *r)

@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/memory.h"
+#include "base/number.h"
 #include "base/text.h"
 #include "comm/watchdog/watchdog.h"
 #include "trainer/evaluation/target_scores.h"
@@ -55,7 +56,7 @@ static int64_t compute_task_bytes(const struct recipe *r, const struct model_con
         }
         int64_t bytes = task_run_bytes(&c, config, dtype, (int)r->parallel.tensor, derive_rows(r),
                                        r->data.sequence_length);
-        most = bytes > most ? bytes : most;
+        most = number_max(most, bytes);
         task_config_free(&c);
     }
     return most;
@@ -69,7 +70,7 @@ int64_t generated_outputs_bytes(const struct recipe *r, const struct model_confi
                              target_scores_bytes(r, config, dtype)};
     int64_t most = 0;
     for (int i = 0; i < COUNT(bytes); i++) {
-        most = bytes[i] > most ? bytes[i] : most;
+        most = number_max(most, bytes[i]);
     }
     return most;
 }
@@ -89,8 +90,8 @@ static status generate_text(struct session *s, const struct token_list *prompt, 
     struct generate_options options = generate_options_default();
     options.sampler.temperature = r->generate.temperature;
     options.sampler.seed = (uint64_t)r->seed;
-    options.max_new_tokens = r->generate.max_new_tokens < room ? r->generate.max_new_tokens : room;
-    options.chunk_tokens = rows < 256 ? rows : 256;
+    options.max_new_tokens = number_min(r->generate.max_new_tokens, room);
+    options.chunk_tokens = number_min(rows, 256);
     options.tensor_group = s->mesh.tensor;
     options.should_stop = renew_phase;
     struct generate_output output = {0};

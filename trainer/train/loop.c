@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/memory.h"
+#include "base/number.h"
 #include "base/text.h"
 #include "comm/watchdog/straggler.h"
 #include "trainer/formats/checkpoint/checkpoint.h"
@@ -147,9 +148,9 @@ static status respond_to_spike(struct loop *loop, const struct step_result *resu
     *rewound = event.action != NULL && result->skipped && loop->job->rollback != NULL;
     if (*rewound) {
         int64_t step = loop->job->state.step;
-        loop->evaluated = loop->evaluated < step ? loop->evaluated : step;
-        loop->sampled = loop->sampled < step ? loop->sampled : step;
-        loop->checked = loop->checked < step ? loop->checked : step;
+        loop->evaluated = number_min(loop->evaluated, step);
+        loop->sampled = number_min(loop->sampled, step);
+        loop->checked = number_min(loop->checked, step);
         loop->last_saved = -1; /* the checkpoint of this step does not contain the rollback */
     }
     loop_store_local_error(loop, spike_response_write(loop->job, &event));

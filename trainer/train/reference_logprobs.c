@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/memory.h"
+#include "base/number.h"
 #include "datasets/shard/shard_logps.h"
 #include "trainer/formats/weights/adapter_base.h"
 #include "trainer/formats/weights/fingerprint.h"
@@ -153,7 +154,7 @@ static status compute_set(struct set *s)
     TRY(comm_agree(session->mesh.world, step_create(&parts, &step)));
     status result = STATUS_OK;
     while (result == STATUS_OK && s->done < pairs) {
-        int64_t end = s->done + block < pairs ? s->done + block : pairs;
+        int64_t end = number_min(s->done + block, pairs);
         result = compute_block(s, step, end);
         log_progress("reference: %" PRId64 " of %" PRId64 " pairs of %s", s->done, pairs,
                      s->source.path);

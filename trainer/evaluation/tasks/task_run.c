@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/number.h"
 #include "base/text_buffer.h"
 #include "datasets/text/char_class.h"
 #include "datasets/tokenizer/text_pair.h"
@@ -205,7 +206,7 @@ static status score_windows(const struct run *r, const struct token_list *ids, d
 {
     int64_t length = r->m->max_tokens, tokens = ids->count - 1;
     for (int64_t done = 0; done < tokens;) {
-        int64_t scored = tokens - done < length ? tokens - done : length;
+        int64_t scored = number_min(tokens - done, length);
         int64_t end = done + scored + 1; /* ids[0] is the prefix token */
         int64_t first = end > length + 1 ? end - length - 1 : 0;
         const struct log_likelihood_item item = {
@@ -331,7 +332,7 @@ static status generate_batch(const struct run *r, struct batch *b)
     options.sequence_stride = comm_size(r->m->mesh->data);
     options.stop_count = c->until_count;
     options.should_stop = r->m->poll != NULL ? r->m->poll->is_requested : NULL;
-    options.chunk_tokens = r->m->rows < 256 ? r->m->rows : 256;
+    options.chunk_tokens = number_min(r->m->rows, 256);
     options.tensor_group = r->m->mesh->tensor;
     memcpy(options.stops, c->until, sizeof c->until);
     TRY(generate_run(r->m->kernels, r->m->model, r->m->tokenizer, b->prompts, b->count, &options,
@@ -378,7 +379,7 @@ static status run_documents(const struct run *r, bool *stop)
     int64_t rank = comm_rank(mesh->data), ranks = comm_size(mesh->data);
     int64_t count = task_document_count(r->task), step = BATCH * ranks;
     for (int64_t first = 0; first < count && !*stop; first += step) {
-        int64_t end = first + step < count ? first + step : count;
+        int64_t end = number_min(first + step, count);
         /* The ranks of a tensor-parallel group run the same documents together. */
         status result = comm_abort_on_error(mesh->tensor, run_batch(r, first + rank, ranks, end));
         TRY(comm_agree(mesh->world, result));

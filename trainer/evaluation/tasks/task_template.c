@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/number.h"
 #include "base/text_buffer.h"
 #include "base/utf8.h"
 #include "trainer/evaluation/tasks/task_template_functions_impl.h"
@@ -177,7 +178,7 @@ static int64_t clamp_bound(const json_t *bound, int64_t count, int64_t missing)
 {
     int64_t value = json_is_integer(bound) ? json_integer_value(bound) : missing;
     value += value < 0 ? count : 0;
-    return value < 0 ? 0 : value > count ? count : value;
+    return number_clamp(value, 0, count);
 }
 
 static status slice_value(json_t *const *operands, json_t **out)
@@ -188,7 +189,7 @@ static status slice_value(json_t *const *operands, json_t **out)
     int64_t count = task_template_length(value);
     int64_t first = clamp_bound(operands[1], count, 0);
     int64_t end = clamp_bound(operands[2], count, count);
-    *out = copy_range(value, first, end > first ? end : first);
+    *out = copy_range(value, first, number_max(end, first));
     return task_template_require_memory(*out);
 }
 

@@ -6,6 +6,7 @@
 
 #include "base/file.h"
 #include "base/memory.h"
+#include "base/number.h"
 #include "trainer/formats/checkpoint/reader_impl.h"
 #include "trainer/formats/checkpoint/verify.h"
 
@@ -116,14 +117,13 @@ static status read_common(hid_t dataset, const char *path, const struct checkpoi
 {
     enum { LIMIT = CHECKPOINT_READ_ELEMENTS };
     struct block held = get_tensor_block(t);
-    int64_t columns = common->shape[1] < LIMIT ? common->shape[1] : LIMIT;
+    int64_t columns = number_min(common->shape[1], LIMIT);
     int64_t rows = LIMIT / columns;
     for (int64_t r = 0; r < common->shape[0]; r += rows) {
         for (int64_t c = 0; c < common->shape[1]; c += columns) {
-            struct block block = {
-                {common->offset[0] + r, common->offset[1] + c},
-                {common->shape[0] - r < rows ? common->shape[0] - r : rows,
-                 common->shape[1] - c < columns ? common->shape[1] - c : columns}};
+            struct block block = {{common->offset[0] + r, common->offset[1] + c},
+                                  {number_min(common->shape[0] - r, rows),
+                                   number_min(common->shape[1] - c, columns)}};
             struct block stored = block;
             stored.offset[0] -= s->offset[0];
             stored.offset[1] -= s->offset[1];
@@ -294,9 +294,9 @@ bool checkpoint_reader_block(const struct manifest_tensor *tensor, const int64_t
 {
     enum { LIMIT = CHECKPOINT_READ_ELEMENTS };
     int64_t columns = tensor->shape[1] - offset[1], rows = tensor->shape[0] - offset[0];
-    shape[1] = columns < LIMIT ? columns : LIMIT;
+    shape[1] = number_min(columns, LIMIT);
     int64_t max_rows = shape[1] == tensor->shape[1] ? LIMIT / tensor->shape[1] : 1;
-    shape[0] = rows < max_rows ? rows : max_rows;
+    shape[0] = number_min(rows, max_rows);
     return rows > 0;
 }
 

@@ -14,6 +14,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/memory.h"
+#include "base/number.h"
 
 enum { HOLDER_BYTES = 128 };
 
@@ -41,7 +42,7 @@ static void write_holder(int file)
 static void read_holder(int file, char holder[HOLDER_BYTES])
 {
     ssize_t bytes = pread(file, holder, HOLDER_BYTES - 1, 0);
-    holder[bytes > 0 ? bytes : 0] = '\0';
+    holder[number_max(bytes, 0)] = '\0';
     holder[strcspn(holder, "\n")] = '\0';
     if (holder[0] == '\0') {
         snprintf(holder, HOLDER_BYTES, "another process");

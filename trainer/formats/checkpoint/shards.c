@@ -11,6 +11,7 @@
 
 #include "base/deadlines.h"
 #include "base/memory.h"
+#include "base/number.h"
 #include "trainer/formats/checkpoint/checkpoint_impl.h"
 
 enum { MIN_SPLIT_ELEMENTS = 16384 }; /* smaller tensors are not split */
@@ -57,7 +58,7 @@ static struct row_range assign_rows(const struct checkpoint_tensor *t, bool shar
 static int64_t compute_snapshot_bytes(int64_t elements, enum dtype dtype)
 {
     int64_t bytes = elements * (int64_t)dtype_bytes(dtype), unit = sizeof(float);
-    return (bytes + unit - 1) / unit * unit;
+    return number_round_up(bytes, unit);
 }
 
 status checkpoint_memory_bytes(const struct checkpoint_tensor_set *sets, int count,

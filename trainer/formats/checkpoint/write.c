@@ -21,8 +21,8 @@ enum { CHUNK_ELEMENTS = 1 << 20, TRANSPOSE_BLOCK = 32 };
  * chunk with its full size, so unequal chunks would waste space. */
 static int64_t compute_chunk(int64_t length, int64_t limit)
 {
-    int64_t chunks = (length + limit - 1) / limit;
-    return (length + chunks - 1) / chunks;
+    int64_t chunks = number_divide_up(length, limit);
+    return number_divide_up(length, chunks);
 }
 
 static void compute_chunk_shape(const struct checkpoint_shard *p, int64_t chunk[2])
@@ -46,9 +46,9 @@ static void transpose_block(void *out, const struct checkpoint_shard *p, int64_t
                             int64_t c0, int64_t columns)
 {
     for (int64_t rb = 0; rb < rows; rb += TRANSPOSE_BLOCK) {
-        int64_t r_end = rb + TRANSPOSE_BLOCK < rows ? rb + TRANSPOSE_BLOCK : rows;
+        int64_t r_end = number_min(rb + TRANSPOSE_BLOCK, rows);
         for (int64_t cb = 0; cb < columns; cb += TRANSPOSE_BLOCK) {
-            int64_t c_end = cb + TRANSPOSE_BLOCK < columns ? cb + TRANSPOSE_BLOCK : columns;
+            int64_t c_end = number_min(cb + TRANSPOSE_BLOCK, columns);
             for (int64_t r = rb; r < r_end; r++) {
                 for (int64_t c = cb; c < c_end; c++) {
                     copy_element(out, r * columns + c, p, (c0 + c) * p->columns + r0 + r);

@@ -12,6 +12,7 @@
 
 #include "base/file.h"
 #include "base/memory.h"
+#include "base/number.h"
 #include "base/text_map.h"
 #include "base/utf8.h"
 #include "trainer/formats/gguf/gguf.h"
@@ -238,7 +239,7 @@ static status place_tensors(struct gguf_file *f)
         key != NULL && key->numbers != NULL && !key->is_list ? key->numbers[0] : GGUF_ALIGNMENT;
     NEED(f, value >= 1 && value <= 1 << 20, "general.alignment is %g", value);
     int64_t alignment = (int64_t)value;
-    f->data_start = (f->position + alignment - 1) / alignment * alignment;
+    f->data_start = number_round_up(f->position, alignment);
     for (int64_t i = 0; i < f->tensor_count; i++) {
         struct gguf_tensor *t = &f->tensors[i];
         bool has_blocks = t->type == GGUF_Q8_0 || t->type == GGUF_Q4_0;
@@ -357,7 +358,7 @@ static status read_chunk(const struct gguf_file *file, const struct gguf_tensor 
 {
     enum gguf_type type = (enum gguf_type)t->type;
     int64_t left = t->elements - first;
-    *elements = left < CHUNK_ELEMENTS ? left : CHUNK_ELEMENTS;
+    *elements = number_min(left, CHUNK_ELEMENTS);
     *bytes = gguf_type_bytes(type, *elements);
     off_t place = (off_t)(t->first_byte + (int64_t)gguf_type_bytes(type, first));
     ssize_t got = pread(fileno(file->stream), data, *bytes, place);

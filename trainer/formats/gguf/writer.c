@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/memory.h"
+#include "base/number.h"
 #include "base/staged_folder.h"
 #include "trainer/formats/gguf/gguf.h"
 
@@ -35,7 +36,7 @@ struct gguf_writer {
 
 static uint64_t align_bytes(uint64_t bytes)
 {
-    return (bytes + GGUF_ALIGNMENT - 1) / GGUF_ALIGNMENT * GGUF_ALIGNMENT;
+    return (uint64_t)number_round_up((int64_t)bytes, GGUF_ALIGNMENT);
 }
 
 /* Writes the folder of a path and the temporary path of the file. */

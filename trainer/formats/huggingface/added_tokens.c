@@ -6,6 +6,7 @@
 
 #include "base/file.h"
 #include "base/memory.h"
+#include "base/number.h"
 #include "base/random.h"
 #include "datasets/tokenizer/tokenizer.h"
 
@@ -84,7 +85,7 @@ static status add_all_rows(const struct huggingface_tensor_source *source, struc
     status result = STATUS_OK;
     TRY(ALLOCATE(values, block * s->columns, "rows of an embedding"));
     for (int64_t first = 0, rows; first < s->rows && result == STATUS_OK; first += rows) {
-        rows = s->rows - first < block ? s->rows - first : block;
+        rows = number_min(s->rows - first, block);
         result = safetensors_read(source->file, source->tensor, first * s->columns,
                                   rows * s->columns, values);
         for (int64_t r = 0; r < rows && result == STATUS_OK; r++) {

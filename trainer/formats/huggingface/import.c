@@ -15,6 +15,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/memory.h"
+#include "base/number.h"
 #include "base/text.h"
 #include "build_info.h"
 #include "datasets/tokenizer/tokenizer.h"
@@ -533,7 +534,7 @@ static status find_logits_bias(struct huggingface_import_job *job)
     TRY(find_tensor(job, HUGGINGFACE_LOGITS_BIAS, &source));
     int64_t elements = source.tensor != NULL ? source.tensor->elements : 0;
     for (int64_t first = 0; first < elements; first += COUNT(values)) {
-        int64_t left = elements - first, count = left < COUNT(values) ? left : COUNT(values);
+        int64_t left = elements - first, count = number_min(left, COUNT(values));
         TRY(safetensors_read(source.file, source.tensor, first, count, values));
         for (int64_t i = 0; i < count; i++) {
             job->recipe->model.final_logits_bias |= values[i] != 0;

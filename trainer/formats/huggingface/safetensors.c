@@ -15,6 +15,7 @@
 
 #include "base/file.h"
 #include "base/memory.h"
+#include "base/number.h"
 #include "base/tensor.h"
 #include "trainer/formats/json/json_members.h"
 
@@ -359,7 +360,7 @@ static status read_halves(const struct safetensors *f, const struct safetensors_
 {
     uint16_t halves[BLOCK_ELEMENTS];
     for (int64_t done = 0; done < count;) {
-        int64_t left = count - done, n = left < BLOCK_ELEMENTS ? left : BLOCK_ELEMENTS;
+        int64_t left = count - done, n = number_min(left, BLOCK_ELEMENTS);
         TRY(read_bytes(f, t->first_byte + (first + done) * 2, (size_t)n * 2, halves));
         for (int64_t i = 0; i < n; i++) {
             out[done + i] =

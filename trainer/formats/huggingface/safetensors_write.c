@@ -11,6 +11,7 @@
 
 #include "base/file.h"
 #include "base/memory.h"
+#include "base/number.h"
 #include "base/tensor.h"
 #include "trainer/formats/huggingface/safetensors.h"
 
@@ -123,8 +124,7 @@ status safetensors_write(struct safetensors_writer *w, const float *values, int6
     }
     bf16 halves[BLOCK_ELEMENTS];
     for (int64_t done = 0; done < count;) {
-        int64_t remaining = count - done,
-                n = remaining < BLOCK_ELEMENTS ? remaining : BLOCK_ELEMENTS;
+        int64_t remaining = count - done, n = number_min(remaining, BLOCK_ELEMENTS);
         for (int64_t i = 0; i < n; i++) {
             halves[i] = f32_to_bf16(values[done + i]);
         }

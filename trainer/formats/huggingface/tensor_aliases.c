@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/number.h"
 
 enum { COMPARE_ELEMENTS = 1 << 16 };
 
@@ -52,7 +53,7 @@ static status compare_bits(const struct huggingface_tensor_source *a,
     status result = STATUS_OK;
     for (int64_t offset = 0; offset < elements && *equal && result == STATUS_OK;
          offset += COMPARE_ELEMENTS) {
-        int64_t left = elements - offset, n = left < COMPARE_ELEMENTS ? left : COMPARE_ELEMENTS;
+        int64_t left = elements - offset, n = number_min(left, COMPARE_ELEMENTS);
         result = safetensors_read(a->file, a->tensor, offset, n, values);
         KEEP_FIRST(result, safetensors_read(b->file, b->tensor, offset, n, others));
         *equal = result == STATUS_OK && memcmp(values, others, (size_t)n * sizeof *values) == 0;

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/number.h"
 
 /* Finalizer of splitmix64 (Steele, Lea, Flood 2014). Each input bit affects about half of the
  * output bits. */
@@ -108,8 +109,7 @@ void fingerprint_add_range(struct fingerprint *f, const struct session *s,
 struct comm_range fingerprint_next_block(int64_t first, int64_t end)
 {
     int64_t left = end - first;
-    return (struct comm_range){
-        first, left < FINGERPRINT_BLOCK_ELEMENTS ? left : FINGERPRINT_BLOCK_ELEMENTS};
+    return (struct comm_range){first, number_min(left, FINGERPRINT_BLOCK_ELEMENTS)};
 }
 
 /* Adds the f32 weights that the model stores, block by block. */

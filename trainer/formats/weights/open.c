@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/memory.h"
+#include "base/number.h"
 #include "trainer/formats/checkpoint/checkpoint.h"
 #include "trainer/formats/weights/adapter_base.h"
 #include "trainer/formats/weights/saved_recipe.h"
@@ -50,7 +51,7 @@ static status limit_threads(struct recipe *r, struct comm *world, char *const *o
             return STATUS_OK;
         }
     }
-    r->parallel.threads = r->parallel.threads < cores ? r->parallel.threads : cores;
+    r->parallel.threads = number_min(r->parallel.threads, cores);
     return STATUS_OK;
 }
 
@@ -85,8 +86,8 @@ static status start_session(struct session *s, struct comm *world,
     TRY(limit_threads(r, world, overrides, override_count));
     int64_t micro_batch_rows = derive_rows(r);
     int64_t positions = r->model.max_position_embeddings;
-    rows = rows > micro_batch_rows ? rows : micro_batch_rows;
-    rows = rows > positions ? rows : positions;
+    rows = number_max(rows, micro_batch_rows);
+    rows = number_max(rows, positions);
     TRY(comm_agree(world, read_labels(s)));
     if (!tokenizer_exists(s->tokenizer_dir)) {
         s->tokenizer_dir[0] = '\0';

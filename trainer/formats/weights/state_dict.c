@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "base/memory.h"
+#include "base/number.h"
 #include "trainer/model/linear.h"
 
 void state_dict_destroy(struct state_dict *d)
@@ -80,7 +81,7 @@ static status append_elements(struct state_dict *d, const char *prefix,
         struct model_shard rectangle = {.row = shard->row + i / width,
                                         .column = shard->column + column,
                                         .rows = column == 0 && left >= width ? left / width : 1,
-                                        .columns = left < width - column ? left : width - column};
+                                        .columns = number_min(left, width - column)};
         TRY(append_rectangle(d, prefix, p, written, &rectangle, skip_elements(data, i - first)));
         i += rectangle.rows * rectangle.columns;
     }
@@ -98,7 +99,7 @@ static status append_range(struct state_dict *d, const char *prefix,
     for (int i = 0; i < p->shard_count; i++) {
         const struct model_shard *shard = &p->shards[i];
         int64_t from = p->first + shard->first, to = from + shard->rows * shard->columns;
-        int64_t low = first > from ? first : from, high = end < to ? end : to;
+        int64_t low = number_max(first, from), high = number_min(end, to);
         if (low < high) {
             TRY(append_elements(d, prefix, p, written, shard, low - from, high - from,
                                 skip_elements(data, low - first)));

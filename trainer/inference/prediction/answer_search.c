@@ -1,5 +1,7 @@
 #include "trainer/inference/prediction/answer_search.h"
 
+#include "base/number.h"
+
 #include <math.h>
 
 status answer_search_open(const struct session *s, const struct text *question,
@@ -13,8 +15,8 @@ status answer_search_open(const struct session *s, const struct text *question,
         .best.score = -INFINITY,
         .none.score = INFINITY,
     };
-    return qa_windows_encode(s->tokenizer, question, context,
-                             length < positions ? length : positions, &out->windows);
+    return qa_windows_encode(s->tokenizer, question, context, number_min(length, positions),
+                             &out->windows);
 }
 
 void answer_search_add(struct answer_search *a, const struct qa_windows_window *window,

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "base/memory.h"
+#include "base/number.h"
 #include "trainer/inference/sentence_embedding.h"
 #include "trainer/setup/objective_spec.h"
 
@@ -79,7 +80,7 @@ void prediction_free(struct prediction *p)
 static status begin_prediction(struct prediction *out, int64_t rows, int64_t width, int64_t top_k,
                                int64_t output_rows, float **outputs)
 {
-    int64_t columns = top_k < width ? top_k : width;
+    int64_t columns = number_min(top_k, width);
     *out = (struct prediction){.rows = rows, .columns = columns};
     TRY(ALLOCATE(*outputs, output_rows * width, "the outputs of rows"));
     return ALLOCATE(out->scores, rows * columns, "the scores of rows");

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "base/memory.h"
+#include "base/number.h"
 #include "trainer/inference/finite_outputs.h"
 #include "trainer/setup/derive.h"
 
@@ -14,7 +15,7 @@ static bool is_encoder(const struct text_batch *b)
 status text_batch_create(const struct session *s, struct text_batch *out)
 {
     int64_t micro = derive_rows(&s->recipe), positions = model_get_config(s->model)->positions;
-    *out = (struct text_batch){.session = s, .max_rows = micro > positions ? micro : positions};
+    *out = (struct text_batch){.session = s, .max_rows = number_max(micro, positions)};
     TRY(ALLOCATE(out->ids, 3 * (size_t)out->max_rows, "a batch of tokens"));
     out->positions = out->ids + out->max_rows;
     out->token_type_ids = out->positions + out->max_rows;

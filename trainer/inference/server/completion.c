@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/memory.h"
+#include "base/number.h"
 #include "base/text_buffer.h"
 #include "trainer/inference/beam_search.h"
 #include "trainer/inference/server/server_impl.h"
@@ -119,7 +120,7 @@ static void set_beam_options(const struct server *s, struct completion *c)
     const struct server_job *job = c->job;
     struct generate_options *o = &c->options;
     int64_t room = s->max_tokens - (s->has_source ? 1 : job->prompts[c->prompt].count);
-    o->max_new_tokens = o->max_new_tokens < room ? o->max_new_tokens : room;
+    o->max_new_tokens = number_min(o->max_new_tokens, room);
     if (isnan(o->length_penalty)) {
         o->length_penalty = s->has_source ? s->defaults.length_penalty : 1;
     }
@@ -408,7 +409,7 @@ static status start_sequence(struct server *s, struct server_job *job, bool *is_
         .sample = (uint64_t)c->index,
         .has_log_probabilities = q->top_logprobs >= 0,
         .has_prompt_log_probabilities = q->echo && q->top_logprobs >= 0,
-        .top_count = (int)(q->top_logprobs > 0 ? q->top_logprobs : 0),
+        .top_count = (int)number_max(q->top_logprobs, 0),
         .receive_token = receive_token,
         .stream = receive_text,
         .user = c,

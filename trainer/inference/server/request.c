@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/number.h"
 
 /* The request that is read, and the field for error messages. */
 struct reader {
@@ -318,7 +319,7 @@ static status read_sampling(struct reader *r)
     TRY(read_integer(r, "n", 1, REQUEST_CHOICES_MAX, &q->n));
     TRY(read_stops(r));
     TRY(read_flag(r, "stream", &q->stream));
-    q->options.sampler.top_k = q->options.sampler.top_k < 0 ? 0 : q->options.sampler.top_k;
+    q->options.sampler.top_k = number_max(q->options.sampler.top_k, 0);
     q->has_seed = get_field(r, "seed") != NULL;
     q->options.sampler.seed = (uint64_t)seed;
     TRY(read_beams(r));
@@ -368,7 +369,7 @@ static status read_chat(struct reader *r)
     TRY(read_flag(r, "logprobs", &has_logprobs));
     TRY(read_integer(r, "top_logprobs", 0, REQUEST_TOP_MAX, &top));
     REQUIRE(top < 0 || has_logprobs, STATUS_DATA, "top_logprobs needs logprobs");
-    q->top_logprobs = !has_logprobs ? -1 : top < 0 ? 0 : top;
+    q->top_logprobs = !has_logprobs ? -1 : number_max(top, 0);
     TRY(check_beams(r));
     TRY(refuse_field(r, "tools"));
     TRY(refuse_field(r, "functions"));

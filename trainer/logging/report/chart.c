@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/number.h"
 #include "base/text.h"
 
 /* Sizes in units of the picture. */
@@ -191,7 +192,7 @@ static void write_grid(const struct chart *c, const struct range *x, const struc
 /* Averages the curve over at most POINTS_MAX groups of neighbors; the last member gives x. */
 static int reduce_curve(const struct chart_curve *c, double *x, double *y)
 {
-    int64_t group = (c->count + POINTS_MAX - 1) / POINTS_MAX;
+    int64_t group = number_divide_up(c->count, POINTS_MAX);
     int used = 0;
     for (int64_t first = 0; first < c->count; first += group) {
         double sum = 0;

@@ -547,7 +547,7 @@ status bench_kernels_run(struct session *s, int repeats, struct bench_kernels *o
     b.vocabulary = model_vocabulary_rows(&b.config, 1);
     b.label_smoothing = (float)s->recipe.train.label_smoothing_factor;
     int64_t max_elems = device_is_host(s->device) ? FLAT_ELEMS : FLAT_ELEMS_ON_GPU;
-    b.flat_elems = model_elems(s->model) < max_elems ? model_elems(s->model) : max_elems;
+    b.flat_elems = number_min(model_elems(s->model), max_elems);
     b.adamw = make_adamw(b.flat_elems, derive_moment_dtype(&s->recipe));
     TRY(arena_create(s->device, 0, "the operations' operands", &arena));
     status result = take_operands(&b, &arena);

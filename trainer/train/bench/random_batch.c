@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "base/memory.h"
+#include "base/number.h"
 #include "base/random.h"
 #include "trainer/objective/preference.h"
 #include "trainer/setup/derive.h"
@@ -44,7 +45,7 @@ static void end_segment(struct builder *b)
 {
     struct batch *batch = &b->out->batch;
     int64_t rows = batch->rows - b->out->cu_rows[batch->segments];
-    batch->longest = rows > batch->longest ? rows : batch->longest;
+    batch->longest = number_max(batch->longest, rows);
     b->out->cu_rows[++batch->segments] = (int32_t)batch->rows;
 }
 
@@ -68,7 +69,7 @@ static void add_sentence_pair(struct builder *b)
     struct random_batch *o = b->out;
     int64_t first = o->batch.rows, most = r->mlm.max_predictions;
     int64_t masked = (int64_t)floor(r->mlm.mask_probability * (double)b->tokens + 0.5);
-    masked = masked < 1 ? 1 : masked < most ? masked : most;
+    masked = number_clamp(masked, 1, most);
     add_text(b, b->tokens);
     for (int64_t i = 0; i < masked; i++) {
         int64_t row = first + i * b->tokens / masked;

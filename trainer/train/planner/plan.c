@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "base/number.h"
 #include "base/text.h"
 #include "base/thread/cores.h"
 #include "comm/mesh.h"
@@ -124,9 +125,9 @@ static int64_t compute_writer_bytes(const struct model_parameter *parameters, in
     for (int i = 0; i < count; i++) {
         bool written = !adapters || parameters[i].trained;
         int64_t bytes = written ? 4 * model_parameter_elems(&parameters[i]) : 0;
-        largest = bytes > largest ? bytes : largest;
+        largest = number_max(largest, bytes);
     }
-    return 4 * (largest < chunk_bytes ? largest : chunk_bytes);
+    return 4 * number_min(largest, chunk_bytes);
 }
 
 /* Computes the memory of a snapshot: weights and both moments, divided among the ranks with the

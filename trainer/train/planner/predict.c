@@ -286,7 +286,7 @@ static status try_micro_sizes(struct search *s, const struct recipe *recipe, int
     int64_t data = ranks / r.parallel.tensor;
     bool fixed = recipe_is_on_command_line(recipe, "batch.micro_size");
     int64_t first = fixed ? recipe->batch.micro_size : 1;
-    int64_t last = fixed ? first : (r.batch.global_size + data - 1) / data;
+    int64_t last = fixed ? first : number_divide_up(r.batch.global_size, data);
     for (r.batch.micro_size = first; r.batch.micro_size <= last; r.batch.micro_size *= 2) {
         struct plan plan;
         struct prediction p;

@@ -6,6 +6,7 @@
 
 #include "base/device/mirror.h"
 #include "base/memory.h"
+#include "base/number.h"
 #include "trainer/optimizer/trust_ratios.h"
 #include "trainer/train/step/sharded_optimizer_layout.h"
 
@@ -135,7 +136,7 @@ static int split_range(const struct sharded_optimizer *sharded, const struct mod
         if (optimizer_needs_positions(settings)) {
             int64_t run = locate_elements(p, range.first - p->first, settings->stochastic_rounding,
                                           &range.rounding);
-            range.count = run < left ? run : left;
+            range.count = number_min(run, left);
         }
         ranges[used++] = range;
         range.first += range.count;
@@ -449,7 +450,7 @@ static status require_finite_gradient(const struct sharded_optimizer *sharded, i
     float values[CHUNK];
     for (int64_t e = 0; e < part.count; e++) {
         if (e % CHUNK == 0) {
-            int64_t left = part.count - e, count = left < CHUNK ? left : CHUNK;
+            int64_t left = part.count - e, count = number_min(left, CHUNK);
             TRY(device_read(kernels_device(k), kernels_stream(k), values, gradient + e,
                             (size_t)count * sizeof *values));
         }

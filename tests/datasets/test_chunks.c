@@ -4,6 +4,7 @@
 #include <hdf5.h>
 
 #include "base/memory.h"
+#include "base/number.h"
 #include "base/random.h"
 #include "datasets/shard/chunks.h"
 #include "datasets/shard/fletcher32.h"
@@ -119,7 +120,7 @@ static void check_items(const char *path, int64_t chunk)
         const void *items;
         CHECK_OK(chunks_read(c, first, &items, &count));
         int64_t end = (first / chunk + 1) * chunk;
-        CHECK_EQUAL(first + count, end < ITEMS ? end : ITEMS);
+        CHECK_EQUAL(first + count, number_min(end, ITEMS));
         for (int64_t j = 0; j < count; j++) {
             CHECK_EQUAL(((const uint16_t *)items)[j], make_item(first + j));
         }

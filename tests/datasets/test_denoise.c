@@ -1,6 +1,7 @@
 /* Corruption of texts for denoising: the text is restored from source and target, counts of noise
  * and spans are exact, and frequencies agree with the definitions. */
 #include "base/memory.h"
+#include "base/number.h"
 #include "datasets/loader/denoise.h"
 
 #include <math.h>
@@ -203,7 +204,7 @@ static void count_span_lengths(const int32_t *source, int64_t count, int most, d
     for (int64_t i = 1; i + 1 < count; i++) {
         if (source[i] == MASK && source[i - 1] != MASK && source[i + 1] != MASK) {
             int length = source[i + 1] - source[i - 1] - 1;
-            counts[length < most ? length : most]++;
+            counts[number_min(length, most)]++;
         }
     }
 }

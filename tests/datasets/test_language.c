@@ -2,6 +2,7 @@
  * (make_reference.py seq2seq): the ids of sources and targets, prepared pairs, and errors.
  */
 #include "base/memory.h"
+#include "base/number.h"
 #include "datasets/prepare/prepare.h"
 #include "datasets/shard/shard.h"
 #include "datasets/tokenizer/text_pair.h"
@@ -38,7 +39,7 @@ static void check_default(const struct tokenizer *t, const json_t *row)
     reference_check_ids("default", text, &ids, expected);
     ids.count = 0;
     CHECK_OK(tokenizer_encode_pair(t, text, strlen(text), NULL, 0, false, MOST, &ids, &first));
-    int64_t count = (int64_t)json_array_size(expected), most = count < MOST ? count : MOST;
+    int64_t count = (int64_t)json_array_size(expected), most = number_min(count, MOST);
     int tail = tokenizer_language_place(t) == TOKENIZER_LANGUAGE_FIRST ? 1 : 2;
     CHECK_EQUAL(ids.count, most);
     for (int64_t i = 0; i < most; i++) {

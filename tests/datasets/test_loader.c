@@ -8,6 +8,7 @@
 
 #include "base/log.h"
 #include "base/memory.h"
+#include "base/number.h"
 #include "datasets/shard/shard.h"
 #include "tests/datasets/folder.h"
 #include "tests/datasets/loader_options.h"
@@ -130,7 +131,7 @@ static void test_ranks(const char *path)
         o = make_options(path);
         o.first_sample = cursor * G;
         o.micro_sequences = 1 + cursor % 3;
-        int64_t steps = STEPS - cursor < 3 ? STEPS - cursor : 3;
+        int64_t steps = number_min(STEPS - cursor, 3);
         read_rank(o, steps, list, filled);
         CHECK(memcmp(list, reference + cursor * G, (size_t)steps * G * sizeof *list) == 0);
     }
@@ -309,7 +310,7 @@ static void test_document_mask(const char *path)
             int64_t begin = b.cu_rows[segment - 1];
             CHECK_EQUAL(b.positions[row], row - begin);
             CHECK_EQUAL(b.targets[row], next_starts ? BATCH_IGNORED : id + 1);
-            longest = row - begin + 1 > longest ? row - begin + 1 : longest;
+            longest = number_max(longest, row - begin + 1);
             ignored += next_starts;
         }
         CHECK_EQUAL(segment, b.segments);

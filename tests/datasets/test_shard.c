@@ -2,6 +2,7 @@
 /* Tests of shards: writing and reading, damaged files, and files with inconsistent content. */
 #include <hdf5.h>
 
+#include "base/number.h"
 #include "base/random.h"
 #include "datasets/shard/shard.h"
 #include "datasets/shard/shared_examples.h"
@@ -53,7 +54,7 @@ static void check_round_trip(int64_t vocab_size, int64_t tokens, int64_t documen
     CHECK_OK(shard_open(path, &s));
     const struct shard_header *h = shard_get_header(s);
     CHECK_EQUAL(h->tokens, tokens);
-    CHECK_EQUAL(h->documents, (tokens + document - 1) / document);
+    CHECK_EQUAL(h->documents, number_divide_up(tokens, document));
     CHECK_EQUAL(h->vocab_size, vocab_size);
     CHECK_EQUAL(h->eos_id, -1);
     CHECK_EQUAL(h->token_bytes, vocab_size <= 65536 ? 2 : 4);

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/number.h"
 #include "tests/fuzz/fuzz.h"
 #include "trainer/formats/huggingface/safetensors.h"
 
@@ -16,8 +17,7 @@ static status read_tensor(const struct safetensors *file, const struct safetenso
     fuzz_require(safetensors_find(file, tensor->name) != NULL, "a tensor is found by its name");
     for (int64_t done = 0; done < tensor->elements; done += BLOCK_ELEMENTS) {
         int64_t left = tensor->elements - done;
-        TRY(safetensors_read(file, tensor, done, left < BLOCK_ELEMENTS ? left : BLOCK_ELEMENTS,
-                             block));
+        TRY(safetensors_read(file, tensor, done, number_min(left, BLOCK_ELEMENTS), block));
     }
     return STATUS_OK;
 }

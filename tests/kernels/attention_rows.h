@@ -4,6 +4,8 @@
 
 #include <stdint.h>
 
+#include "base/number.h"
+
 enum { SEQUENCES_MAX = 4, LEAD = 2, TRAIL = 3 };
 
 /* attention_rows_set_offsets - compute the first row of each sequence and the longest length.
@@ -18,7 +20,7 @@ static inline int64_t attention_rows_set_offsets(int32_t *cu, const int64_t *len
     *longest = 0;
     for (int64_t i = 0; i < sequences; i++) {
         cu[i + 1] = cu[i] + (int32_t)lengths[i];
-        *longest = lengths[i] > *longest ? lengths[i] : *longest;
+        *longest = number_max(*longest, lengths[i]);
     }
     return cu[sequences] + TRAIL;
 }

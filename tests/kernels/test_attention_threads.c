@@ -1,6 +1,7 @@
 /* Tests that the bits of attention do not depend on the number of threads. With many threads, heads
  * are divided into blocks of queries and tiles of keys, and several threads add to dq. */
 #include "base/memory.h"
+#include "base/number.h"
 #include "kernels/cpu/matmul.h"
 #include "tests/kernels/operation.h"
 
@@ -51,7 +52,7 @@ static int64_t find_longest(const int64_t lengths[SEQUENCES_MAX])
 {
     int64_t longest = 0;
     for (int i = 0; i < SEQUENCES_MAX; i++) {
-        longest = lengths[i] > longest ? lengths[i] : longest;
+        longest = number_max(longest, lengths[i]);
     }
     return longest;
 }
@@ -122,12 +123,12 @@ static void check_shape(struct device *dev, enum dtype dtype, const struct shape
         return;
     }
     const struct kernels_limits limits = {
-        .rows = rows > key_rows ? rows : key_rows,
+        .rows = number_max(rows, key_rows),
         .width = width,
         .inner = width,
         .heads = s->heads,
         .head_width = s->head_width,
-        .sequence = longest_q > longest_k ? longest_q : longest_k,
+        .sequence = number_max(longest_q, longest_k),
         .vocabulary = 16,
         .training = true,
     };

@@ -1,5 +1,6 @@
 /* Tests operations on flat slices (AdamW, LAMB, rounded copies, sums in a fixed order), casts and
  * dropout. */
+#include "base/number.h"
 #include "tests/kernels/flat_slice.h"
 
 static const int64_t counts[] = {1, 3, 16, 17, 4095, 4096, 4099, 16384, 16385, 100003};
@@ -187,7 +188,7 @@ static void test_rounding(struct kernels *k, struct kernels *other, int64_t coun
     oracle_round_weights(expected_copy, w, n, rounding);
     struct rounding rest = *rounding;
     rest.offset += half;
-    CHECK_OK(op_round_weights(k, copy, w, half < n ? half : n, rounding));
+    CHECK_OK(op_round_weights(k, copy, w, number_min(half, n), rounding));
     if (half < n) {
         CHECK_OK(op_round_weights(other, copy + half, w + half, n - half, &rest));
     }
@@ -361,7 +362,7 @@ static void test_bf16_moments(struct kernels *k, struct kernels *other, int64_t 
                       t = make_bf16_slice(count, &unused[1]);
     struct flat_slice r = make_bf16_slice(count, &unused[2]);
     struct adamw step = flat_slice_settings, rest;
-    int64_t part = count / 3 + 1 < count ? count / 3 + 1 : count;
+    int64_t part = number_min(count / 3 + 1, count);
     step.rounding = *rounding;
     step.rounding.stochastic = lamb; /* the moments do not depend on the rounding of the copy */
     step.moment_dtype = DTYPE_BF16;

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/number.h"
 #include "kernels/cpu/attention/attention_division.h"
 #include "kernels/cpu/classifier.h"
 #include "tests/check.h"
@@ -71,8 +72,8 @@ static double count_products(const struct attention_head *h, int64_t first, int6
     int64_t products = 0;
     for (int64_t row = first; row < last; row++) {
         struct cpu_range visible = attention_visible_keys(h, row);
-        int64_t low = visible.first > key ? visible.first : key;
-        int64_t high = visible.last < end ? visible.last : end;
+        int64_t low = number_max(visible.first, key);
+        int64_t high = number_min(visible.last, end);
         products += high > low ? high - low : 0;
     }
     return (double)products;
@@ -144,7 +145,7 @@ static void run_keys(struct backward *b, const struct attention_head *h, int64_t
 {
     const double share = 0.2;
     for (int64_t query = 0; query < h->queries; query += QUERY_TILE) {
-        int64_t last = query + QUERY_TILE < h->queries ? query + QUERY_TILE : h->queries;
+        int64_t last = number_min(query + QUERY_TILE, h->queries);
         double products = count_products(h, query, last, key, end);
         double *added = &b->added[sequence][h->head][query / QUERY_TILE];
         if (products > 0) {
@@ -163,7 +164,7 @@ static void run_item(struct backward *b, const struct attention *a, struct atten
     int group = a->heads / a->kv_heads;
     for (int i = 0; i < group; i++) {
         struct attention_head h = make_head(a, item.sequence, item.kv_head * group + i);
-        int64_t end = item.key + keys < h.keys ? item.key + keys : h.keys;
+        int64_t end = number_min(item.key + keys, h.keys);
         run_keys(b, &h, item.sequence, thread, item.key, end);
     }
 }
@@ -226,7 +227,7 @@ enum { ROWS = 1024, WIDTH = 768, VOCABULARY = 50304, BLOCKS = 12 };
 /* Returns the time of equal units; static: each thread has the same number, or one more. */
 static double count_rounds(int64_t units, int threads)
 {
-    return (double)((units + threads - 1) / threads);
+    return (double)number_divide_up(units, threads);
 }
 
 static double compute_unit_share(int64_t units, int threads)
@@ -242,11 +243,11 @@ static double compute_row_share(int threads)
 /* Returns the larger share of the two passes if the backward pass of a norm has two. */
 static double compute_norm_backward_share(int threads)
 {
-    int64_t size = division_norm_rows(ROWS), blocks = (ROWS + size - 1) / size;
+    int64_t size = division_norm_rows(ROWS), blocks = number_divide_up(ROWS, size);
     if (!division_splits_norm(ROWS, threads)) {
         return compute_unit_share(blocks, threads);
     }
-    int64_t strips = (WIDTH + DIVISION_NORM_COLUMNS - 1) / DIVISION_NORM_COLUMNS;
+    int64_t strips = number_divide_up(WIDTH, DIVISION_NORM_COLUMNS);
     return fmax(compute_unit_share(blocks * strips, threads), compute_row_share(threads));
 }
 
@@ -260,14 +261,14 @@ static double compute_gradient_share(int threads)
 {
     int64_t ids = classifier_gradient_ids(VOCABULARY, threads);
     return classifier_has_few_tiles(VOCABULARY, threads)
-               ? compute_unit_share((VOCABULARY + ids - 1) / ids, threads)
+               ? compute_unit_share(number_divide_up(VOCABULARY, ids), threads)
                : 0;
 }
 
 /* Adds `count` tensors of `elements` elements, which AdamW updates one by one. */
 static void add_adamw(struct schedule *s, int count, int64_t elements, int threads)
 {
-    int64_t blocks = (elements + ADAMW_PARTS_BLOCK - 1) / ADAMW_PARTS_BLOCK;
+    int64_t blocks = number_divide_up(elements, ADAMW_PARTS_BLOCK);
     double rounds = count_rounds(blocks, threads) * ADAMW_PARTS_BLOCK;
     s->end += count * (blocks == 1 ? (double)elements : rounds);
     s->work += count * (double)elements;
@@ -295,7 +296,7 @@ static void add_sum_rounds(struct schedule *s, int64_t columns, int threads)
     int64_t width = division_sum_stride(columns) / DIVISION_SUM_UNIT;
     int64_t blocks = ROWS / DIVISION_SUM_ROWS, most = division_sum_blocks(columns);
     for (int64_t first = 0; first < blocks; first += most) {
-        int64_t count = first + most < blocks ? most : blocks - first;
+        int64_t count = number_min(most, blocks - first);
         double parts = (double)(count * DIVISION_SUM_UNIT); /* the second pass, of one unit */
         s->end += count_rounds(count * width, threads) * (double)unit;
         s->end += count_rounds(width, threads) * parts;
@@ -309,7 +310,7 @@ static double compute_bias_share(int threads, int lanes)
     const int64_t columns[] = {3 * WIDTH, WIDTH, 4 * WIDTH};
     double worst = 0;
     for (int i = 0; i < COUNT(columns); i++) {
-        int64_t unit = (int64_t)8 * lanes, units = (columns[i] + unit - 1) / unit;
+        int64_t unit = (int64_t)8 * lanes, units = number_divide_up(columns[i], unit);
         struct schedule s = {count_rounds(units, threads), (double)units};
         if (division_splits_sums(ROWS, columns[i], unit, threads)) {
             s = (struct schedule){0, 0};

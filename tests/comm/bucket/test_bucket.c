@@ -2,6 +2,7 @@
  * micro-batches than others, reproducible sums, bf16 transport, and the all-gather of shards.
  * Values are small integers, so that sums are exact in any order. In the tests of reproducible sums
  * they are not integers, so that the order matters. */
+#include "base/number.h"
 #include "comm/bucket/bucket.h"
 #include "tests/check.h"
 #include "tests/comm/device/nccl_mock.h"
@@ -39,7 +40,7 @@ static float get_value(int source, int64_t element, int64_t micro_batch, int ste
 static int64_t count_micro_batches(int source, int64_t micro_batches)
 {
     if (reproducible_micro_batches > 0) {
-        return (reproducible_micro_batches - source + ranks - 1) / ranks;
+        return number_divide_up(reproducible_micro_batches - source, ranks);
     }
     return micro_batches > 1 ? micro_batches - source % 2 : micro_batches;
 }

@@ -7,6 +7,7 @@
 #include <math.h>
 
 #include "base/memory.h"
+#include "base/number.h"
 #include "tests/trainer/reference_file.h"
 #include "trainer/train/step/objective_input.h"
 
@@ -60,7 +61,7 @@ static void end_segment(struct micro_batch *m)
 {
     struct batch *b = &m->batch;
     int64_t rows = b->rows - m->cu_rows[b->segments];
-    b->longest = rows > b->longest ? rows : b->longest;
+    b->longest = number_max(b->longest, rows);
     m->cu_rows[++b->segments] = (int32_t)b->rows;
 }
 

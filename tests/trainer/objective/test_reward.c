@@ -4,6 +4,7 @@
  * prompt in several micro-batches. Errors are relative, in the Frobenius norm. Gradients of
  * parameters that change both rewards of a pair equally are zero except for rounding noise; they
  * are compared by absolute error. */
+#include "base/number.h"
 #include "tests/trainer/reference_file.h"
 #include "trainer/objective/task_head.h"
 #include "trainer/train/step/objective_input.h"
@@ -36,7 +37,7 @@ static void end_segment(struct micro_batch *m)
 {
     struct batch *b = &m->batch;
     int64_t rows = b->rows - m->cu_rows[b->segments];
-    b->longest = rows > b->longest ? rows : b->longest;
+    b->longest = number_max(b->longest, rows);
     m->cu_rows[++b->segments] = (int32_t)b->rows;
 }
 

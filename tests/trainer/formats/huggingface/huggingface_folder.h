@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "base/number.h"
 #include "tests/trainer/reference_file.h"
 #include "trainer/formats/checkpoint/diff.h"
 #include "trainer/formats/checkpoint/rewrite.h"
@@ -53,7 +54,7 @@ static inline void read_texts(hid_t file, const char *folder, const char *ids, c
             out->positions[row++] = position;
         }
         out->cu_rows[i + 1] = row;
-        out->longest = counts[i] > out->longest ? counts[i] : out->longest;
+        out->longest = number_max(out->longest, counts[i]);
     }
     CHECK_EQUAL(row, out->rows);
     free(counts);

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 
 #include "base/memory.h"
+#include "base/number.h"
 #include "base/random.h"
 #include "comm/comm.h"
 #include "datasets/shard/h5file.h"
@@ -461,7 +462,7 @@ static void test_random_damage(void)
         const struct safetensors_tensor *t =
             result == STATUS_OK ? safetensors_tensors(file, &count) : NULL;
         for (int i = 0; i < count; i++) {
-            int64_t n = t[i].elements < 4096 ? t[i].elements : 4096;
+            int64_t n = number_min(t[i].elements, 4096);
             result = safetensors_read(file, &t[i], t[i].elements - n, n, buffer);
             CHECK(result == STATUS_OK || t[i].dtype == SAFETENSORS_OTHER);
             status_clear();

@@ -142,6 +142,7 @@ check_rules() {
         '\.(c|h|cc|cu|cuh|sh|sbatch|awk|md|cmake|yaml)$|(^|/)CMakeLists\.txt$|^\.ci/run$'
     check_names
     check_with docstrings '\.h$' '^tests/|_impl\.h$'
+    check_with numbers '^(base|comm|datasets|kernels|trainer)/.*\.[ch]$' '^base/number\.h$'
     check_with words "$text"'|\.(proto|md|in|1)$|^\.ci/run$|^CMakePresets\.json$' '^scripts/style/'
     awk -f "$here/style/folders.awk" "$work/all"
     check_length

@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/number.h"
 #include "comm/device/nccl_impl.h"
 #include "comm/partition.h"
 
@@ -364,7 +365,7 @@ static int count_unique_ids(const struct nccl_state *s)
 {
     int ranks_per_id = s->options.ranks_per_id > 0 ? s->options.ranks_per_id : RANKS_PER_ID;
     return nccl_world.library->comm_init_scalable != NULL
-               ? (s->comm->size + ranks_per_id - 1) / ranks_per_id
+               ? (int)number_divide_up(s->comm->size, ranks_per_id)
                : 1;
 }
 

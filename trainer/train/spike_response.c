@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "base/memory.h"
+#include "base/number.h"
 #include "trainer/model/linear.h"
 
 enum { SPIKE_TEXT_BYTES = 256, DOUBLINGS_MAX = 20, WARNINGS_MAX = 10 };
@@ -88,7 +89,7 @@ static status roll_back(struct spike_response *response, struct job *job, struct
 {
     char text[SPIKE_TEXT_BYTES];
     int64_t rollbacks = job->state.spikes.rollbacks;
-    int64_t doublings = rollbacks < DOUBLINGS_MAX ? rollbacks : DOUBLINGS_MAX;
+    int64_t doublings = number_min(rollbacks, DOUBLINGS_MAX);
     int64_t more = doublings > 0 ? INT64_C(1) << (doublings - 1) : 0;
     int64_t end = e->batch.end + more * job->session.recipe.batch.global_size;
     e->skipped = (struct checkpoint_samples){response->copy.samples, end};

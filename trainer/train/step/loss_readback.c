@@ -8,6 +8,7 @@
 
 #include "base/device/mirror.h"
 #include "base/memory.h"
+#include "base/number.h"
 
 enum { SLOTS = 64 };
 
@@ -67,7 +68,7 @@ static struct loss_samples get_samples(const struct batch *batch)
 void loss_readback_describe_samples(const struct loss_samples *samples, const struct loader *loader,
                                     char *text, int bytes)
 {
-    int64_t named = samples->count < LOSS_NAMED_SAMPLES ? samples->count : LOSS_NAMED_SAMPLES;
+    int64_t named = number_min(samples->count, LOSS_NAMED_SAMPLES);
     int used = 0;
     text[0] = '\0';
     for (int64_t i = 0; i < named && used < bytes; i++) {

@@ -12,7 +12,7 @@
  * has waited. */
 #define SPIN_SECONDS 20e-6
 #define YIELD_SECONDS 1e-3
-#define MAX_SLEEP_SECONDS 500e-6
+#define SLEEP_SECONDS_MAX 500e-6
 
 struct device {
     enum device_kind kind;
@@ -352,7 +352,7 @@ static void pause_poll(double waited_seconds)
 {
     double sleep_seconds = waited_seconds / 20;
     if (waited_seconds > YIELD_SECONDS) {
-        clock_sleep(sleep_seconds < MAX_SLEEP_SECONDS ? sleep_seconds : MAX_SLEEP_SECONDS);
+        clock_sleep(sleep_seconds < SLEEP_SECONDS_MAX ? sleep_seconds : SLEEP_SECONDS_MAX);
     } else if (waited_seconds > SPIN_SECONDS) {
         sched_yield();
     }

@@ -100,7 +100,7 @@ static status skip_rest(struct line_reader *r, bool *more)
 static status take_part(struct line_reader *r)
 {
     bool has_newline;
-    size_t bytes = find_newline(r, &has_newline), room = LINE_READER_MAX_BYTES - r->bytes;
+    size_t bytes = find_newline(r, &has_newline), room = LINE_READER_BYTES_MAX - r->bytes;
     r->too_long = bytes > room;
     bytes = r->too_long ? room : bytes;
     TRY(reserve_line(r, bytes));

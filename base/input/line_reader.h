@@ -9,7 +9,7 @@
 #include "base/input/input.h"
 #include "base/status.h"
 
-enum { LINE_READER_MAX_BYTES = 64 << 20 };
+enum { LINE_READER_BYTES_MAX = 64 << 20 };
 
 struct line_reader {
     struct input input;
@@ -21,7 +21,7 @@ struct line_reader {
     size_t capacity;
     int64_t number;   /* line number, from 1 */
     bool has_newline; /* a newline follows the line; false: the input ended */
-    bool too_long;    /* the line has more than LINE_READER_MAX_BYTES bytes; line is its start */
+    bool too_long;    /* the line has more than LINE_READER_BYTES_MAX bytes; line is its start */
 };
 
 /* line_reader_open - open a file, which may be compressed (input.h); NULL or "-" is standard input.

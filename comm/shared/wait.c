@@ -14,9 +14,9 @@
 #include "comm/watchdog/backoff.h"
 #include "comm/watchdog/heartbeat.h"
 
-#define MAX_SLEEP_SECONDS 500e-6         /* longest sleep between two checks */
-#define MAX_MESSAGE_SLEEP_SECONDS 100e-6 /* longest sleep while messages must be advanced */
-#define MAX_LISTED 8                     /* late ranks named in one error */
+#define SLEEP_SECONDS_MAX 500e-6         /* longest sleep between two checks */
+#define MESSAGE_SLEEP_SECONDS_MAX 100e-6 /* longest sleep while messages must be advanced */
+#define LISTED_MAX 8                     /* late ranks named in one error */
 
 static uint64_t read_counter(const struct shared_group *group, int local_rank, size_t offset)
 {
@@ -63,7 +63,7 @@ static status test_condition(struct shared_group *group,
 /* ---- late ranks ---- */
 
 struct late_ranks {
-    int ranks[MAX_LISTED]; /* in the world */
+    int ranks[LISTED_MAX]; /* in the world */
     int count;
     int more;
 };
@@ -75,7 +75,7 @@ static void add_late_rank(struct late_ranks *late_ranks, int world_rank)
             return;
         }
     }
-    if (late_ranks->count < MAX_LISTED) {
+    if (late_ranks->count < LISTED_MAX) {
         late_ranks->ranks[late_ranks->count++] = world_rank;
     } else {
         late_ranks->more++;
@@ -137,10 +137,10 @@ static void add_remote_ranks(struct shared_group *group,
                              const struct shared_wait_condition *condition,
                              struct late_ranks *late_ranks)
 {
-    int late_sources[MAX_LISTED];
+    int late_sources[LISTED_MAX];
     int count = condition->batch == NULL
                     ? 0
-                    : group->link->late_sources(condition->batch, late_sources, MAX_LISTED);
+                    : group->link->late_sources(condition->batch, late_sources, LISTED_MAX);
     for (int i = 0; i < count; i++) {
         add_late_rank(late_ranks, group->world_rank[late_sources[i]]);
     }
@@ -177,7 +177,7 @@ _Noreturn static void end_job(struct shared_group *group,
                               const struct shared_wait_condition *condition,
                               const struct late_ranks *late_ranks, double seconds, status code)
 {
-    char text[MAX_LISTED * (HEARTBEAT_TEXT_BYTES + 2) + 256];
+    char text[LISTED_MAX * (HEARTBEAT_TEXT_BYTES + 2) + 256];
     describe_wait(condition, late_ranks, seconds, text, sizeof text);
     RAISE_STATUS(code,
                  code == STATUS_LOST
@@ -262,7 +262,7 @@ status shared_wait_until(struct shared_group *group, const struct shared_wait_co
             break;
         }
         heartbeat_waiting(true);
-        backoff_wait(&backoff, group->nodes > 1 ? MAX_MESSAGE_SLEEP_SECONDS : MAX_SLEEP_SECONDS);
+        backoff_wait(&backoff, group->nodes > 1 ? MESSAGE_SLEEP_SECONDS_MAX : SLEEP_SECONDS_MAX);
         end_if_terminating(group, condition, backoff.waited_seconds);
         if (!(backoff.waited_seconds <= limit_seconds)) {
             limit_seconds = extend_or_end(group, condition, backoff.waited_seconds, &grace_used);

@@ -14,7 +14,7 @@
 #include "comm/comm_impl.h"
 #include "comm/watchdog/heartbeat.h"
 
-#define MAX_EXIT_CODE 125 /* shells and launchers use larger codes for signals */
+#define EXIT_CODE_MAX 125 /* shells and launchers use larger codes for signals */
 
 enum { ERROR_LINE_BYTES = STATUS_TEXT_BYTES + 256 };
 
@@ -76,7 +76,7 @@ _Noreturn void comm_end_job(const struct comm_operations *operations, status cod
                             const struct status_note *note)
 {
     char line[ERROR_LINE_BYTES];
-    int exit_code = (int)code > 0 && (int)code <= MAX_EXIT_CODE ? (int)code : (int)STATUS_INTERNAL;
+    int exit_code = (int)code > 0 && (int)code <= EXIT_CODE_MAX ? (int)code : (int)STATUS_INTERNAL;
     signal(SIGALRM, SIG_DFL);
     alarm(DEADLINE_END_SECONDS);
     bool claimed = heartbeat_claim_end();

@@ -7,7 +7,7 @@
 #include "base/memory.h"
 #include "datasets/chat/chat_impl.h"
 
-enum { MAX_TOKENS = 32, MAX_FILE_BYTES = 1 << 20 };
+enum { TOKENS_MAX = 32, FILE_BYTES_MAX = 1 << 20 };
 
 #define KEYS                                                                                       \
     "|format|version|name|tokens|begin|system|user|input|assistant|lead|separator|default_system|" \
@@ -26,8 +26,8 @@ struct template_reader {
     const struct tokenizer *tokenizer;
     json_t *root;
     struct chat_template *t;
-    const char *tokens[MAX_TOKENS]; /* the special tokens that its texts may contain */
-    int32_t ids[MAX_TOKENS];
+    const char *tokens[TOKENS_MAX]; /* the special tokens that its texts may contain */
+    int32_t ids[TOKENS_MAX];
     int count;
 };
 
@@ -76,8 +76,8 @@ static status resolve_token(const struct template_reader *r, const char *text, i
 static status read_tokens(struct template_reader *r)
 {
     const json_t *list = json_object_get(r->root, "tokens");
-    NEED(r, json_is_array(list) && json_array_size(list) <= MAX_TOKENS,
-         "'tokens' is not a list of at most %d special tokens", MAX_TOKENS);
+    NEED(r, json_is_array(list) && json_array_size(list) <= TOKENS_MAX,
+         "'tokens' is not a list of at most %d special tokens", TOKENS_MAX);
     for (size_t i = 0; i < json_array_size(list); i++) {
         const char *text = json_string_value(json_array_get(list, i));
         NEED(r, text != NULL && text[0] != '\0',
@@ -249,7 +249,7 @@ status chat_open(const char *folder, const struct tokenizer *tokenizer, struct c
             "%s has no chat template (%s); install one with `bireme prepare --chat-template`: "
             "%s, or a file",
             folder, CHAT_FILE, CHAT_NAMES);
-    TRY(file_read(path, MAX_FILE_BYTES, &text, &bytes));
+    TRY(file_read(path, FILE_BYTES_MAX, &text, &bytes));
     status result = parse_template(path, text, bytes, tokenizer, out);
     free(text);
     return result;
@@ -265,7 +265,7 @@ static status write_file_once(const char *folder, const char *text, size_t bytes
     }
     char *present = NULL;
     size_t present_bytes = 0;
-    TRY(file_read(path, MAX_FILE_BYTES, &present, &present_bytes));
+    TRY(file_read(path, FILE_BYTES_MAX, &present, &present_bytes));
     bool same = present_bytes == bytes && memcmp(present, text, bytes) == 0;
     free(present);
     REQUIRE(same, STATUS_DATA,
@@ -290,7 +290,7 @@ status chat_install(const char *name_or_path, const char *folder, const struct t
         REQUIRE(file_exists(name_or_path), STATUS_NO_INPUT,
                 "no chat template %s: it is neither a file nor one of %s", name_or_path,
                 CHAT_NAMES);
-        TRY(file_read(name_or_path, MAX_FILE_BYTES, &text, &bytes));
+        TRY(file_read(name_or_path, FILE_BYTES_MAX, &text, &bytes));
     } else {
         bytes = strlen(shipped);
     }

@@ -35,7 +35,7 @@
 #include "datasets/shard/shard.h"
 #include "datasets/shard/shard_set.h"
 
-enum { COPY_TOKENS = 32768, MAX_SHARDS = 99999 };
+enum { COPY_TOKENS = 32768, SHARDS_MAX = 99999 };
 #define UNFINISHED ".unfinished"
 
 struct finished_shard {
@@ -289,8 +289,8 @@ static status close_writer(struct split_shards *split)
 
 static status add_shard(struct split_shards *split, struct finished_shard shard)
 {
-    REQUIRE(split->count < MAX_SHARDS, STATUS_DATA, "more than %d shards; increase --shard-tokens",
-            MAX_SHARDS);
+    REQUIRE(split->count < SHARDS_MAX, STATUS_DATA, "more than %d shards; increase --shard-tokens",
+            SHARDS_MAX);
     TRY(GROW(split->shards, split->count + 1, "shards"));
     split->shards[split->count++] = shard;
     return STATUS_OK;

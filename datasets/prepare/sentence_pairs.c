@@ -37,7 +37,7 @@
 
 enum {
     SPECIAL_TOKENS = 3, /* [CLS] A [SEP] B [SEP] */
-    MAX_TRIES = 100     /* to draw another document */
+    TRIES_MAX = 100     /* to draw another document */
 };
 
 /* Tokens [first, end) of an array. */
@@ -115,7 +115,7 @@ static int64_t draw_other_document(struct pair_builder *p)
     int64_t count = in_validation && p->validation_documents > 0
                         ? p->validation_documents
                         : p->document_count - p->validation_documents;
-    for (int i = 0; i < MAX_TRIES; i++) {
+    for (int i = 0; i < TRIES_MAX; i++) {
         int64_t document = first + (int64_t)draw_below(p, (uint64_t)count);
         if (in_validation && is_random_split(p)) { /* one of the validation documents */
             int64_t end;

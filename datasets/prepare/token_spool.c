@@ -22,7 +22,7 @@
 
 enum { BUFFER_BYTES = 256 << 10 };
 /* Documents are read whole. A longer one is divided. */
-#define MAX_DOCUMENT_TOKENS (INT64_C(4) << 20)
+#define DOCUMENT_TOKENS_MAX (INT64_C(4) << 20)
 
 struct spool_file {
     FILE *file;
@@ -118,7 +118,7 @@ static status end_sentence(struct token_spool *s)
     TRY(write_file(&s->sentences, &s->sentence_first_token, sizeof s->sentence_first_token));
     s->sentence_first_token = s->token_count;
     s->sentence_count++;
-    return s->token_count - s->document_first_token >= MAX_DOCUMENT_TOKENS
+    return s->token_count - s->document_first_token >= DOCUMENT_TOKENS_MAX
                ? token_spool_end_document(s)
                : STATUS_OK;
 }

@@ -12,7 +12,7 @@
 #include "base/utf8.h"
 #include "datasets/rows/file_reader.h"
 
-enum { READ_BYTES = 256 << 10, MAX_ROW_BYTES = LINE_READER_MAX_BYTES };
+enum { READ_BYTES = 256 << 10, ROW_BYTES_MAX = LINE_READER_BYTES_MAX };
 
 /* Position of the next byte relative to a field. */
 enum field_state { FIELD_START, IN_UNQUOTED, IN_QUOTES, AFTER_QUOTES };
@@ -39,7 +39,7 @@ struct csv {
 
 static status append_byte(struct csv *c, char byte)
 {
-    if (++c->row_bytes > MAX_ROW_BYTES) {
+    if (++c->row_bytes > ROW_BYTES_MAX) {
         c->error = "the row is longer than 64 MiB; check its quotes";
         c->stopped = c->names == NULL || !c->bad->skip; /* the input can be endless */
         return STATUS_OK;

@@ -13,7 +13,7 @@
 #include "datasets/rows/columns.h"
 #include "datasets/rows/file_reader.h"
 
-enum { READ_BYTES = 256 << 10, MAX_ROW_BYTES = LINE_READER_MAX_BYTES, MAX_WARNINGS = 10 };
+enum { READ_BYTES = 256 << 10, ROW_BYTES_MAX = LINE_READER_BYTES_MAX, WARNINGS_MAX = 10 };
 
 /* State of reading a file: the callback and the line that is being assembled. */
 struct line_splitter {
@@ -36,7 +36,7 @@ status jsonl_report_bad_row(struct jsonl_bad_rows *bad, const char *path, int64_
     status_take(&reason);
     REQUIRE(bad->skip, STATUS_DATA, "%s:%" PRId64 ": %.1500s%s", path, line, reason.text,
             bad->has_good_row ? "; use --skip-bad-rows to count such rows and continue" : "");
-    if (bad->count++ < MAX_WARNINGS && !bad->quiet) {
+    if (bad->count++ < WARNINGS_MAX && !bad->quiet) {
         log_warning("BAD-ROW", "%s:%" PRId64 ": %.1500s; skipped", path, line, reason.text);
     }
     return STATUS_OK;
@@ -51,7 +51,7 @@ static status append_to_line(struct line_splitter *l, const char *text, size_t b
     if (l->too_long) {
         return STATUS_OK;
     }
-    if (bytes > MAX_ROW_BYTES - l->text.count) {
+    if (bytes > ROW_BYTES_MAX - l->text.count) {
         l->too_long = true;
         l->stopped = !l->bad->skip;
         return l->stopped ? use_line(l) : STATUS_OK;
@@ -113,7 +113,7 @@ status jsonl_parse(const char *text, size_t bytes, json_t **out)
 {
     json_error_t error;
     *out = NULL;
-    REQUIRE(bytes <= MAX_ROW_BYTES, STATUS_DATA, JSONL_TOO_LONG);
+    REQUIRE(bytes <= ROW_BYTES_MAX, STATUS_DATA, JSONL_TOO_LONG);
     *out =
         json_loadb(text, bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL | JSON_DECODE_ANY, &error);
     REQUIRE(*out != NULL, STATUS_DATA, "column %d: not valid JSON: %s%s", error.column, error.text,
@@ -130,7 +130,7 @@ static status use_line(struct line_splitter *l)
     size_t bytes = l->text.count;
     struct jsonl_row row = {.path = l->path, .line = l->line, .bytes = bytes};
     status result =
-        jsonl_parse(l->text.bytes, l->too_long ? (size_t)MAX_ROW_BYTES + 1 : bytes, &row.value);
+        jsonl_parse(l->text.bytes, l->too_long ? (size_t)ROW_BYTES_MAX + 1 : bytes, &row.value);
     if (result == STATUS_OK) {
         result = l->use(l->user, &row);
         l->bad->has_good_row = l->bad->has_good_row || result == STATUS_OK;

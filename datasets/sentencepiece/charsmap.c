@@ -6,7 +6,7 @@
 
 #include "base/memory.h"
 
-#define MAX_REPLACEMENT_BYTES ((size_t)1024)
+#define REPLACEMENT_BYTES_MAX ((size_t)1024)
 #define HEADER_BYTES ((size_t)4)
 
 static uint32_t read_word(const uint8_t *data)
@@ -19,10 +19,10 @@ static status check_replacements(const struct charsmap *map, const char *path)
 {
     for (size_t begin = 0; begin < map->replacement_bytes;) {
         size_t length = strlen(map->replacements + begin);
-        REQUIRE(length <= MAX_REPLACEMENT_BYTES, STATUS_DATA,
+        REQUIRE(length <= REPLACEMENT_BYTES_MAX, STATUS_DATA,
                 "%s: the precompiled character map has a replacement of %zu bytes; at most %zu "
                 "are supported",
-                path, length, MAX_REPLACEMENT_BYTES);
+                path, length, REPLACEMENT_BYTES_MAX);
         begin += length + 1;
     }
     return STATUS_OK;

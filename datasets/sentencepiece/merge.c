@@ -14,7 +14,7 @@
 #include "base/utf8.h"
 #include "datasets/sentencepiece/sentencepiece_impl.h"
 
-#define MAX_DEPTH 100 /* of divisions of an unused piece, as in SentencePiece */
+#define DEPTH_MAX 100 /* of divisions of an unused piece, as in SentencePiece */
 
 struct merge_symbol {
     int32_t previous, next; /* -1: none */
@@ -126,7 +126,7 @@ static void emit_symbol(const struct merger *m, const char *text, size_t bytes, 
 {
     const struct text_slot *slot = text_map_find(&m->s->normal, text, bytes);
     int32_t id = slot == NULL ? m->s->unknown : (int32_t)slot->value;
-    if (m->s->pieces[id].type == SENTENCEPIECE_UNUSED && depth <= MAX_DEPTH) {
+    if (m->s->pieces[id].type == SENTENCEPIECE_UNUSED && depth <= DEPTH_MAX) {
         const struct text_slot *split = text_map_find(&m->splits, text, bytes);
         if (split != NULL) {
             size_t left = (size_t)split->value;

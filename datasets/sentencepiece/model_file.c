@@ -16,11 +16,11 @@
 #include "datasets/sentencepiece/sentencepiece_impl.h"
 #include "sentencepiece_model.pb-c.h"
 
-#define MAX_PIECES ((size_t)1 << 20)
-#define MAX_PIECE_BYTES ((size_t)7999) /* the limit of SentencePiece */
-#define MAX_UNKNOWN_BYTES ((size_t)64)
-#define MAX_FIELDS (MAX_PIECES + 1024)    /* of the model: one field per piece, and options */
-#define MAX_INNER_FIELDS (4 * MAX_PIECES) /* of all pieces and options: three fields per piece */
+#define PIECES_MAX ((size_t)1 << 20)
+#define PIECE_BYTES_MAX ((size_t)7999) /* the limit of SentencePiece */
+#define UNKNOWN_BYTES_MAX ((size_t)64)
+#define FIELDS_MAX (PIECES_MAX + 1024)    /* of the model: one field per piece, and options */
+#define INNER_FIELDS_MAX (4 * PIECES_MAX) /* of all pieces and options: three fields per piece */
 #define DEFAULT_UNKNOWN_TEXT " \xe2\x81\x87 "
 
 typedef PieceFile__ModelProto model_proto;
@@ -87,8 +87,8 @@ static status register_piece(const struct model_reader *r, int32_t id)
 
 static status read_piece(const struct model_reader *r, const piece_proto *p, int32_t id)
 {
-    NEED(r, p->piece.len > 0 && p->piece.len <= MAX_PIECE_BYTES && is_text(&p->piece),
-         "the piece %d is not a text of 1 to %zu bytes in UTF-8 without NUL", id, MAX_PIECE_BYTES);
+    NEED(r, p->piece.len > 0 && p->piece.len <= PIECE_BYTES_MAX && is_text(&p->piece),
+         "the piece %d is not a text of 1 to %zu bytes in UTF-8 without NUL", id, PIECE_BYTES_MAX);
     struct sentencepiece_piece *piece = &r->s->pieces[id];
     TRY(text_store_copy(&r->s->store, (const char *)p->piece.data, p->piece.len, &piece->text));
     piece->bytes = p->piece.len;
@@ -108,8 +108,8 @@ static status read_piece(const struct model_reader *r, const piece_proto *p, int
 static status read_pieces(const struct model_reader *r, const model_proto *m)
 {
     struct sentencepiece *s = r->s;
-    NEED(r, m->n_pieces > 0 && m->n_pieces <= MAX_PIECES,
-         "it has %zu pieces; 1 to %zu are supported", m->n_pieces, MAX_PIECES);
+    NEED(r, m->n_pieces > 0 && m->n_pieces <= PIECES_MAX,
+         "it has %zu pieces; 1 to %zu are supported", m->n_pieces, PIECES_MAX);
     TRY(ALLOCATE(s->pieces, m->n_pieces, "pieces"));
     s->count = (int64_t)m->n_pieces;
     for (int32_t id = 0; id < s->count; id++) {
@@ -149,9 +149,9 @@ static status read_trainer(const struct model_reader *r, const trainer_proto *t)
     s->space_is_suffix = t->treat_whitespace_as_suffix;
     s->unknown_text = DEFAULT_UNKNOWN_TEXT;
     if (t->has_unk_surface) {
-        NEED(r, t->unk_surface.len <= MAX_UNKNOWN_BYTES && is_text(&t->unk_surface),
+        NEED(r, t->unk_surface.len <= UNKNOWN_BYTES_MAX && is_text(&t->unk_surface),
              "unk_surface is not a text of at most %zu bytes in UTF-8 without NUL",
-             MAX_UNKNOWN_BYTES);
+             UNKNOWN_BYTES_MAX);
         TRY(text_store_copy(&s->store, (const char *)t->unk_surface.data, t->unk_surface.len,
                             &s->unknown_text));
     }
@@ -272,9 +272,9 @@ static size_t count_fields(const uint8_t *data, size_t bytes, size_t *inner)
 static status check_fields(const struct model_reader *r, const char *data, size_t bytes)
 {
     size_t inner = 0, count = count_fields((const uint8_t *)data, bytes, &inner);
-    NEED(r, count <= MAX_FIELDS && inner <= MAX_INNER_FIELDS,
+    NEED(r, count <= FIELDS_MAX && inner <= INNER_FIELDS_MAX,
          "it has %zu fields, and %zu in its messages; at most %zu and %zu are supported", count,
-         inner, MAX_FIELDS, MAX_INNER_FIELDS);
+         inner, FIELDS_MAX, INNER_FIELDS_MAX);
     return STATUS_OK;
 }
 
@@ -296,8 +296,8 @@ status sentencepiece_open(const char *data, size_t bytes, const char *path,
 {
     struct model_reader r = {.path = path};
     *out = NULL;
-    NEED(&r, bytes <= SENTENCEPIECE_FILE_LIMIT_BYTES, "it has %zu bytes; at most %zu are supported",
-         bytes, SENTENCEPIECE_FILE_LIMIT_BYTES);
+    NEED(&r, bytes <= SENTENCEPIECE_FILE_BYTES_MAX, "it has %zu bytes; at most %zu are supported",
+         bytes, SENTENCEPIECE_FILE_BYTES_MAX);
     TRY(check_fields(&r, data, bytes));
     model_proto *m = piece_file__model_proto__unpack(NULL, bytes, (const uint8_t *)data);
     NEED(&r, m != NULL, "it is not a SentencePiece model: the protobuf message is damaged");

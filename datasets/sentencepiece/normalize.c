@@ -8,7 +8,7 @@
 #include "datasets/sentencepiece/sentencepiece_impl.h"
 
 #define REPLACEMENT_CHARACTER "\xef\xbf\xbd"
-#define MAX_BYTES ((size_t)INT32_MAX) /* positions in the text are 32-bit integers */
+#define BYTES_MAX ((size_t)INT32_MAX) /* positions in the text are 32-bit integers */
 
 /* The output, and the options of this text. */
 struct normal_text {
@@ -26,7 +26,7 @@ struct normal_part {
 
 static status append_text(struct normal_text *n, const char *text, size_t bytes)
 {
-    REQUIRE(n->text.count + bytes < MAX_BYTES, STATUS_DATA,
+    REQUIRE(n->text.count + bytes < BYTES_MAX, STATUS_DATA,
             "the normalized text has more than %zu bytes; split it", n->text.count);
     return text_buffer_append(&n->text, text, bytes);
 }

@@ -18,7 +18,7 @@
 
 struct sentencepiece;
 
-#define SENTENCEPIECE_FILE_LIMIT_BYTES ((size_t)32 << 20)
+#define SENTENCEPIECE_FILE_BYTES_MAX ((size_t)32 << 20)
 #define SENTENCEPIECE_SPACE "\xe2\x96\x81" /* U+2581 */
 
 /* The type of a piece, with the numbers of the file. */

@@ -13,7 +13,7 @@
 #endif
 
 enum {
-    CHUNK_LIMIT_BYTES = 4 << 20, /* largest chunk; a window reads whole chunks, and one is cached */
+    CHUNK_BYTES_MAX = 4 << 20, /* largest chunk; a window reads whole chunks, and one is cached */
     CHECKSUM_BYTES = 4
 };
 
@@ -50,7 +50,7 @@ static status check_layout(struct chunks *c)
             "%s: /%s is not stored in chunks with Fletcher32 checksums; make the shard with "
             "`bireme prepare`",
             c->path, c->name);
-    hsize_t limit = (hsize_t)(CHUNK_LIMIT_BYTES / c->item_bytes);
+    hsize_t limit = (hsize_t)(CHUNK_BYTES_MAX / c->item_bytes);
     REQUIRE(items > 0 && items <= limit, STATUS_DATA,
             "%s: /%s has chunks of %llu elements; 1 to %llu are accepted", c->path, c->name,
             (unsigned long long)items, (unsigned long long)limit);

@@ -13,8 +13,8 @@
 
 enum {
     DIMENSIONS_MAX = 8,
-    NAME_LIMIT = 1024,
-    TEXT_LIMIT = 65536,
+    NAME_BYTES_MAX = 1024,
+    TEXT_BYTES_MAX = 65536,
     DEFLATE_RATIO_MAX = 1032 /* largest expansion of one compressed byte (zlib) */
 };
 static const uint64_t elements_limit = UINT64_C(1) << 48;
@@ -364,7 +364,7 @@ static status check_link(hid_t file, const char *path, const char *name)
  * external link out of the file. */
 static status check_links(hid_t file, const char *path, const char *name)
 {
-    char component[NAME_LIMIT];
+    char component[NAME_BYTES_MAX];
     REQUIRE(strlen(name) < sizeof component, STATUS_DATA, "%s: the name /%.60s... is too long",
             path, name);
     for (const char *slash = strchr(name, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
@@ -501,9 +501,9 @@ static hid_t text_type(size_t bytes, H5T_cset_t characters)
 status h5file_write_text(hid_t object, const char *path, const char *name, const char *text)
 {
     size_t bytes = strlen(text) + 1;
-    REQUIRE(bytes <= TEXT_LIMIT, STATUS_INTERNAL,
+    REQUIRE(bytes <= TEXT_BYTES_MAX, STATUS_INTERNAL,
             "attribute '%s' of %s has %zu bytes, at most %d can be written", name, path, bytes,
-            TEXT_LIMIT);
+            TEXT_BYTES_MAX);
     h5file_init();
     hid_t type = text_type(bytes, H5T_CSET_UTF8);
     status result = write_attribute(object, path, name, type, type, 1, text);

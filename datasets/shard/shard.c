@@ -79,7 +79,7 @@ static status read_header(struct shard *s)
     if (h5file_has_attribute(s->file, "documents_sha256")) {
         TRY(read_hash(s->file, s->path, "documents_sha256", h->documents_sha256));
     }
-    REQUIRE(h->vocab_size > 0 && h->vocab_size <= SHARD_VOCAB_LIMIT, STATUS_DATA,
+    REQUIRE(h->vocab_size > 0 && h->vocab_size <= SHARD_VOCAB_MAX, STATUS_DATA,
             "%s: vocab_size is %" PRId64 ", outside of 1 to 2^31", s->path, h->vocab_size);
     REQUIRE(h->eos_id >= -1 && h->eos_id < h->vocab_size, STATUS_DATA,
             "%s: eos_id is %" PRId64 " with a vocabulary of %" PRId64, s->path, h->eos_id,

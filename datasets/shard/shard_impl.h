@@ -2,7 +2,7 @@
 #pragma once
 
 #define SHARD_FORMAT "bireme-tokens"
-#define SHARD_VOCAB_LIMIT (INT64_C(1) << 31) /* ids are int32 in memory */
+#define SHARD_VOCAB_MAX (INT64_C(1) << 31) /* ids are int32 in memory */
 
 enum {
     SHARD_FORMAT_VERSION = 1,

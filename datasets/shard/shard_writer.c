@@ -119,7 +119,7 @@ static status set_names(struct shard_writer *w, const char *path)
 static status open_file(struct shard_writer *w)
 {
     const struct shard_header *h = &w->header;
-    REQUIRE(h->vocab_size > 0 && h->vocab_size <= SHARD_VOCAB_LIMIT, STATUS_DATA,
+    REQUIRE(h->vocab_size > 0 && h->vocab_size <= SHARD_VOCAB_MAX, STATUS_DATA,
             "a shard cannot have a vocabulary of %" PRId64 " tokens", h->vocab_size);
     TRY(h5file_create(w->temporary, &w->file));
     bool is_16_bit = h->vocab_size <= 65536;

@@ -9,7 +9,7 @@
 #include "base/memory.h"
 #include "datasets/text/char_class.h"
 
-enum { REPLACEMENT = 0xFFFD, MAX_CHAR_BYTES = 4 };
+enum { REPLACEMENT = 0xFFFD, CHAR_BYTES_MAX = 4 };
 
 /* The output, and the word at its end. */
 struct answer_writer {
@@ -75,7 +75,7 @@ status answer_text_normalize(const char *text, char **out)
     size_t bytes = strlen(text);
     struct answer_writer f = {0};
     /* 3: one byte may become U+FFFD */
-    TRY(ALLOCATE(f.text, 3 * bytes + MAX_CHAR_BYTES + 1, "an answer"));
+    TRY(ALLOCATE(f.text, 3 * bytes + CHAR_BYTES_MAX + 1, "an answer"));
     for (size_t pos = 0; pos < bytes;) {
         int32_t code = 0;
         utf8proc_ssize_t used = utf8proc_iterate((const utf8proc_uint8_t *)text + pos,

@@ -11,7 +11,7 @@
 #include "datasets/text/unicode_form.h"
 
 #define REPLACEMENT 0xFFFDu
-#define MAX_DECOMPOSED 32 /* the longest canonical decomposition has 4 code points */
+#define DECOMPOSED_MAX 32 /* the longest canonical decomposition has 4 code points */
 
 /* A combining mark that waits to be sorted into canonical order. */
 struct mark {
@@ -136,14 +136,14 @@ static status decompose_char(struct word_splitter *w, uint32_t code)
     if (!w->options.strip_accents) {
         return lower_char(w, code);
     }
-    utf8proc_int32_t decomposed[MAX_DECOMPOSED];
+    utf8proc_int32_t decomposed[DECOMPOSED_MAX];
     int boundary = 0;
     utf8proc_ssize_t count =
         is_recently_composed(code)
             ? 0
-            : utf8proc_decompose_char((utf8proc_int32_t)code, decomposed, MAX_DECOMPOSED,
+            : utf8proc_decompose_char((utf8proc_int32_t)code, decomposed, DECOMPOSED_MAX,
                                       UTF8PROC_DECOMPOSE, &boundary);
-    if (count < 1 || count > MAX_DECOMPOSED) {
+    if (count < 1 || count > DECOMPOSED_MAX) {
         return strip_mark(w, code);
     }
     for (utf8proc_ssize_t i = 0; i < count; i++) {

@@ -10,7 +10,7 @@
 #include "base/memory.h"
 #include "base/utf8.h"
 
-#define MAX_DECOMPOSED 32 /* the longest decomposition has 18 code points */
+#define DECOMPOSED_MAX 32 /* the longest decomposition has 18 code points */
 
 struct range {
     uint32_t first, last;
@@ -78,10 +78,10 @@ static status decompose_text(const char *text, size_t bytes, bool compatibility,
     for (size_t pos = 0; pos < bytes;) {
         uint32_t code = 0;
         pos += utf8_read(text + pos, bytes - pos, &code);
-        TRY(RESERVE(s->codes, s->capacity, s->count + MAX_DECOMPOSED, "characters"));
+        TRY(RESERVE(s->codes, s->capacity, s->count + DECOMPOSED_MAX, "characters"));
         utf8proc_ssize_t count = utf8proc_decompose_char(
-            (utf8proc_int32_t)code, s->codes + s->count, MAX_DECOMPOSED, options, &boundary);
-        if (count < 1 || count > MAX_DECOMPOSED) {
+            (utf8proc_int32_t)code, s->codes + s->count, DECOMPOSED_MAX, options, &boundary);
+        if (count < 1 || count > DECOMPOSED_MAX) {
             s->codes[s->count] = (utf8proc_int32_t)code;
             count = 1;
         }

@@ -44,7 +44,7 @@ static status read_model(const char *folder, int i, struct tokenizer *t)
     char path[FILE_PATH_BYTES], *data = NULL;
     size_t bytes = 0;
     TRY(file_join(path, folder, model_files[i]));
-    TRY(file_read(path, SENTENCEPIECE_FILE_LIMIT_BYTES, &data, &bytes));
+    TRY(file_read(path, SENTENCEPIECE_FILE_BYTES_MAX, &data, &bytes));
     status result = sentencepiece_open(data, bytes, path, &t->marian[i]);
     free(data);
     TRY(result);

@@ -121,7 +121,7 @@ status sentencepiece_model_open(const char *folder, struct tokenizer **out)
             "%s has neither " MODEL_FILE
             " nor spiece.model, the files of a SentencePiece tokenizer",
             folder);
-    TRY(file_read(path, SENTENCEPIECE_FILE_LIMIT_BYTES, &data, &bytes));
+    TRY(file_read(path, SENTENCEPIECE_FILE_BYTES_MAX, &data, &bytes));
     status result = sentencepiece_open(data, bytes, path, &model);
     free(data);
     TRY(result);

@@ -9,12 +9,12 @@
 #include "base/utf8.h"
 #include "datasets/tokenizer/json_reader_impl.h"
 
-#define MAX_STEPS 16
-#define MAX_TEXT_BYTES ((size_t)64)
-#define MAX_STRIPPED 1000000
+#define STEPS_MAX 16
+#define TEXT_BYTES_MAX ((size_t)64)
+#define STRIPPED_MAX 1000000
 #define BLANKS_REGEX " {2,}"
 
-/* Reads a member that is a string of at most MAX_TEXT_BYTES bytes. */
+/* Reads a member that is a string of at most TEXT_BYTES_MAX bytes. */
 static status read_text(const struct json_reader *r, const json_t *object, const char *location,
                         const char *key, bool may_be_empty, const char **out)
 {
@@ -22,9 +22,9 @@ static status read_text(const struct json_reader *r, const json_t *object, const
     *out = json_string_value(value);
     NEED(r,
          *out != NULL && (may_be_empty || json_string_length(value) > 0) &&
-             json_string_length(value) <= MAX_TEXT_BYTES,
+             json_string_length(value) <= TEXT_BYTES_MAX,
          "%s.%s is not a string of %d to %zu bytes", location, key, may_be_empty ? 0 : 1,
-         MAX_TEXT_BYTES);
+         TEXT_BYTES_MAX);
     return STATUS_OK;
 }
 
@@ -132,7 +132,7 @@ static status read_normalizer_step(const struct json_reader *r, json_t *json,
 static status add_normalizer(const struct json_reader *r, json_t *json)
 {
     struct normalizer_step step;
-    NEED(r, r->t->normalizer.count < MAX_STEPS, "normalizer has more than %d steps", MAX_STEPS);
+    NEED(r, r->t->normalizer.count < STEPS_MAX, "normalizer has more than %d steps", STEPS_MAX);
     TRY(read_normalizer_step(r, json, &step));
     return normalizer_add(&r->t->normalizer, &step);
 }
@@ -382,8 +382,8 @@ static status read_strip(const struct json_reader *r, json_t *json, struct decod
                                   .right = json_integer_value(stop)};
     NEED(r,
          json_is_integer(start) && json_is_integer(stop) && step->left >= 0 && step->right >= 0 &&
-             step->left <= MAX_STRIPPED && step->right <= MAX_STRIPPED,
-         "%s: start and stop are not integers from 0 to %d", location, MAX_STRIPPED);
+             step->left <= STRIPPED_MAX && step->right <= STRIPPED_MAX,
+         "%s: start and stop are not integers from 0 to %d", location, STRIPPED_MAX);
     return STATUS_OK;
 }
 
@@ -422,7 +422,7 @@ static status add_decoder(const struct json_reader *r, json_t *json)
     const char *type = json_reader_get_type(json);
     struct decoder_step step = {.kind = DECODER_FUSE};
     bool fallback = strcmp(type, "ByteFallback") == 0;
-    NEED(r, r->t->decoder.count < MAX_STEPS, "decoder has more than %d steps", MAX_STEPS);
+    NEED(r, r->t->decoder.count < STEPS_MAX, "decoder has more than %d steps", STEPS_MAX);
     if (fallback || strcmp(type, "Fuse") == 0) {
         TRY(json_reader_check_keys(r, json, "decoder", "|type|"));
         step.kind = fallback ? DECODER_BYTE_FALLBACK : DECODER_FUSE;

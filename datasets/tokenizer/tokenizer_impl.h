@@ -22,8 +22,8 @@
 #define TOKENIZER_FILE "tokenizer.json"
 #define TARGET_TOKENIZER_FILE "target_tokenizer.json"
 #define VOCAB_FILE "vocab.txt"
-#define TOKENIZER_FILE_LIMIT_BYTES ((size_t)64 << 20)
-#define TOKENIZER_VOCAB_LIMIT ((int64_t)1 << 24)
+#define TOKENIZER_FILE_BYTES_MAX ((size_t)64 << 20)
+#define TOKENIZER_VOCAB_MAX ((int64_t)1 << 24)
 #define TOKENIZER_EOS "<|endoftext|>"
 
 struct token {

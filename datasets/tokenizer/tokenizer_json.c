@@ -34,9 +34,9 @@
 #include "datasets/tokenizer/steps.h"
 #include "datasets/tokenizer/unigram_model.h"
 
-#define MAX_VALUES ((size_t)3000000)
+#define VALUES_MAX ((size_t)3000000)
 #define FREE_GAPS ((int64_t)65536)
-#define MAX_ADDED_BYTES ((size_t)4096)
+#define ADDED_BYTES_MAX ((size_t)4096)
 
 bool json_reader_is_null(const json_t *value)
 {
@@ -232,7 +232,7 @@ status json_reader_check_id(const char *path, const json_t *value, const char *t
             "%s: token '" EXCERPT "': its id is not an integer", path, text);
     int64_t id = json_integer_value(value);
     int64_t limit = 2 * entries + FREE_GAPS;
-    limit = number_min(limit, TOKENIZER_VOCAB_LIMIT);
+    limit = number_min(limit, TOKENIZER_VOCAB_MAX);
     REQUIRE(id >= 0 && id < limit, STATUS_DATA,
             "%s: token '" EXCERPT "' has the id %" PRId64 ": %" PRId64
             " tokens may have ids from 0 to %" PRId64,
@@ -256,8 +256,8 @@ status json_reader_check_ids(const struct json_reader *r, int64_t *vocab_size)
         TRY(json_reader_check_keys(r, token, "a member of added_tokens",
                                    "|id|content|single_word|lstrip|rstrip|normalized|special|"));
         const char *content = json_string_value(json_object_get(token, "content"));
-        NEED(r, content != NULL && content[0] != '\0' && strlen(content) <= MAX_ADDED_BYTES,
-             "added_tokens[%zu].content is not a string of 1 to %zu bytes", i, MAX_ADDED_BYTES);
+        NEED(r, content != NULL && content[0] != '\0' && strlen(content) <= ADDED_BYTES_MAX,
+             "added_tokens[%zu].content is not a string of 1 to %zu bytes", i, ADDED_BYTES_MAX);
         TRY(json_reader_check_id(r->path, json_object_get(token, "id"), content, entries,
                                  vocab_size));
     }
@@ -583,8 +583,8 @@ status tokenizer_from_text(const char *text, size_t bytes, const char *path, str
     *out = NULL;
     struct json_reader r = {.path = path};
     size_t values = count_values(text, bytes);
-    NEED(&r, values <= MAX_VALUES, "it has up to %zu values; at most %zu are supported", values,
-         MAX_VALUES);
+    NEED(&r, values <= VALUES_MAX, "it has up to %zu values; at most %zu are supported", values,
+         VALUES_MAX);
     json_error_t error;
     json_t *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
     REQUIRE(root != NULL, STATUS_DATA, "%s:%d:%d: %s", path, error.line, error.column, error.text);
@@ -617,7 +617,7 @@ status tokenizer_config_load(const char *folder, json_t **out)
     }
     char *text = NULL;
     size_t bytes = 0;
-    TRY(file_read(path, TOKENIZER_FILE_LIMIT_BYTES, &text, &bytes));
+    TRY(file_read(path, TOKENIZER_FILE_BYTES_MAX, &text, &bytes));
     json_error_t error;
     /* transformers writes 1000000000000000019884624838656 for an unlimited length */
     *out = json_loadb(text, bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_INT_AS_REAL, &error);

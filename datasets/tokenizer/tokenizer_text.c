@@ -196,7 +196,7 @@ static status open_json(const char *path, struct tokenizer **out)
 {
     char *text = NULL;
     size_t bytes = 0;
-    TRY(file_read(path, TOKENIZER_FILE_LIMIT_BYTES, &text, &bytes));
+    TRY(file_read(path, TOKENIZER_FILE_BYTES_MAX, &text, &bytes));
     status result = tokenizer_from_text(text, bytes, path, out);
     free(text);
     if (result != STATUS_OK) {

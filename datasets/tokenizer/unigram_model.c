@@ -491,9 +491,9 @@ static status train_pieces(const struct word_count *words, int64_t vocab_size, i
 status unigram_model_train(int64_t vocab_size, const struct corpus_source *source, int workers,
                            struct tokenizer **out)
 {
-    REQUIRE(vocab_size > RESERVED && vocab_size <= TOKENIZER_VOCAB_LIMIT, STATUS_USAGE,
+    REQUIRE(vocab_size > RESERVED && vocab_size <= TOKENIZER_VOCAB_MAX, STATUS_USAGE,
             "a vocabulary of %" PRId64 ": unigram takes %d to %" PRId64, vocab_size,
-            (int)RESERVED + 1, TOKENIZER_VOCAB_LIMIT);
+            (int)RESERVED + 1, TOKENIZER_VOCAB_MAX);
     struct word_count words;
     struct training t = {0};
     TRY(word_count_spaces(UNIGRAM_WORD_BYTES, source, workers, &words));

@@ -34,7 +34,7 @@ status vocab_merges_read_json(const char *path, json_t **out)
     char *text = NULL;
     size_t bytes = 0;
     json_error_t error;
-    TRY(file_read(path, TOKENIZER_FILE_LIMIT_BYTES, &text, &bytes));
+    TRY(file_read(path, TOKENIZER_FILE_BYTES_MAX, &text, &bytes));
     *out = json_loadb(text, bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
     free(text);
     REQUIRE(*out != NULL, STATUS_DATA, "%s:%d:%d: %s", path, error.line, error.column, error.text);
@@ -47,7 +47,7 @@ static status read_merges(const char *folder, json_t *merges)
     size_t bytes = 0;
     status result = STATUS_OK;
     TRY(file_join(path, folder, MERGES_FILE));
-    TRY(file_read(path, TOKENIZER_FILE_LIMIT_BYTES, &text, &bytes));
+    TRY(file_read(path, TOKENIZER_FILE_BYTES_MAX, &text, &bytes));
     char *rest = text;
     for (char *line; result == STATUS_OK && (line = strsep(&rest, "\n")) != NULL;) {
         line[strcspn(line, "\r")] = '\0';
@@ -229,7 +229,7 @@ static status add_listed_ids(struct byt5 *b)
     {
         char *end;
         int64_t id = strtoll(key, &end, 10);
-        REQUIRE(end != key && *end == '\0' && id >= 0 && id < TOKENIZER_VOCAB_LIMIT, STATUS_DATA,
+        REQUIRE(end != key && *end == '\0' && id >= 0 && id < TOKENIZER_VOCAB_MAX, STATUS_DATA,
                 "%s: the key '" EXCERPT "' of added_tokens_decoder is not an id", b->path, key);
         TRY(id >= SPECIALS ? add_token(b, id, token, false) : STATUS_OK);
     }

@@ -13,7 +13,7 @@
 #include "datasets/tokenizer/tokenizer_impl.h"
 
 #define FREE UINT32_MAX
-#define MAX_NODES ((int64_t)1 << 24) /* a node and a byte fit in 32 bits and never equal FREE */
+#define NODES_MAX ((int64_t)1 << 24) /* a node and a byte fit in 32 bits and never equal FREE */
 
 static struct wordpiece_edge *find_edge(const struct wordpiece *w, uint32_t node,
                                         unsigned char byte)
@@ -53,9 +53,9 @@ static status reserve_trie(const struct tokenizer *t, struct wordpiece *w)
     for (int64_t id = 0; id < t->vocab_size; id++) {
         nodes += t->tokens[id].in_model ? 2 * (int64_t)t->tokens[id].length : 0;
     }
-    REQUIRE(nodes < MAX_NODES, STATUS_DATA,
+    REQUIRE(nodes < NODES_MAX, STATUS_DATA,
             "%s: the pieces have more than %" PRId64 " bytes, which is not supported",
-            t->source_path == NULL ? "training" : t->source_path, MAX_NODES / 2);
+            t->source_path == NULL ? "training" : t->source_path, NODES_MAX / 2);
     int64_t slots = 16;
     while (slots < nodes * 2) {
         slots *= 2;

@@ -10,8 +10,8 @@
 #include "base/utf8.h"
 #include "datasets/tokenizer/json_reader_impl.h"
 
-#define VOCAB_FILE_LIMIT_BYTES TOKENIZER_FILE_LIMIT_BYTES
-#define WORD_CHARS_LIMIT 100000
+#define VOCAB_FILE_BYTES_MAX TOKENIZER_FILE_BYTES_MAX
+#define WORD_CHARS_MAX 100000
 
 status json_reader_read_bert(const struct json_reader *r, json_t *normalizer,
                              struct bert_text_options *out, bool *follow)
@@ -122,8 +122,8 @@ static status read_options(const struct json_reader *r, const json_t *model)
     const json_t *max_chars = json_object_get(model, "max_input_chars_per_word");
     w->max_word_chars =
         json_reader_is_null(max_chars) ? WORDPIECE_MAX_WORD_CHARS : json_integer_value(max_chars);
-    NEED(r, w->max_word_chars > 0 && w->max_word_chars <= WORD_CHARS_LIMIT,
-         "model.max_input_chars_per_word is not an integer from 1 to %d", WORD_CHARS_LIMIT);
+    NEED(r, w->max_word_chars > 0 && w->max_word_chars <= WORD_CHARS_MAX,
+         "model.max_input_chars_per_word is not an integer from 1 to %d", WORD_CHARS_MAX);
     return STATUS_OK;
 }
 
@@ -281,9 +281,9 @@ static status create_from_vocab(const char *folder, const char *path, const char
                                 size_t bytes, struct tokenizer **out)
 {
     int64_t lines = count_lines(text, bytes);
-    REQUIRE(lines > 0 && lines <= TOKENIZER_VOCAB_LIMIT, STATUS_DATA,
+    REQUIRE(lines > 0 && lines <= TOKENIZER_VOCAB_MAX, STATUS_DATA,
             "%s has %" PRId64 " lines; 1 to %" PRId64 " are supported", path, lines,
-            TOKENIZER_VOCAB_LIMIT);
+            TOKENIZER_VOCAB_MAX);
     TRY(tokenizer_allocate(TOKENIZER_WORDPIECE, lines, out));
     (*out)->source_path = path;
     TRY(read_vocab_lines(*out, path, text, bytes));
@@ -300,7 +300,7 @@ status wordpiece_open_vocab(const char *folder, struct tokenizer **out)
     TRY(file_join(path, folder, VOCAB_FILE));
     char *text = NULL;
     size_t bytes = 0;
-    TRY(file_read(path, VOCAB_FILE_LIMIT_BYTES, &text, &bytes));
+    TRY(file_read(path, VOCAB_FILE_BYTES_MAX, &text, &bytes));
     status result = create_from_vocab(folder, path, text, bytes, out);
     if (result != STATUS_OK) {
         tokenizer_destroy(out);

@@ -4,7 +4,7 @@
 #include "base/device/device.h"
 #include "tests/check.h"
 
-enum { MAX_POLLS = 20000 }; /* a wait of 0.3 s without pauses polls millions of times */
+enum { POLLS_MAX = 20000 }; /* a wait of 0.3 s without pauses polls millions of times */
 
 static double done_seconds;
 static int polls;
@@ -54,7 +54,7 @@ int main(void)
     CHECK_OK(device_wait(dev, NULL, 10));
     CHECK(clock_seconds() - start >= 0.3);
     printf("%d polls\n", polls);
-    CHECK(polls < MAX_POLLS);
+    CHECK(polls < POLLS_MAX);
     done_seconds = clock_seconds() + 60;
     CHECK_FAILS(device_wait(dev, NULL, 0.1), STATUS_HANG, "substitute did not finish");
     CHECK_OK(device_destroy(&dev));

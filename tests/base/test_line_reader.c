@@ -185,7 +185,7 @@ int main(void)
 {
     folder_make();
     path = folder_file("lines");
-    CHECK_EQUAL(LINE_READER_MAX_BYTES, LIMIT);
+    CHECK_EQUAL(LINE_READER_BYTES_MAX, LIMIT);
     test_sizes();
     test_too_long();
     test_many_lines();

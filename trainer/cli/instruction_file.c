@@ -9,7 +9,7 @@
 #include "base/text.h"
 #include "trainer/recipe/settings.h"
 
-enum { FILE_LIMIT_BYTES = 1 << 20, LOCATION_BYTES = 1024 };
+enum { FILE_BYTES_MAX = 1 << 20, LOCATION_BYTES = 1024 };
 
 /* Raises an error with the location of a node. */
 static status fail_at(const char *path, const struct node *node, const char *key, const char *text)
@@ -99,7 +99,7 @@ status instruction_file_read(const char *path, struct instruction_templates *out
     struct node *tree = NULL;
     char *text = NULL;
     size_t bytes = 0;
-    TRY(file_read(path, FILE_LIMIT_BYTES, &text, &bytes));
+    TRY(file_read(path, FILE_BYTES_MAX, &text, &bytes));
     status result = recipe_yaml_parse(path, text, bytes, RECIPE_YAML_LINES, &tree);
     if (result == STATUS_OK) {
         result = add_templates(path, tree, out);

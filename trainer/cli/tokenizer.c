@@ -24,7 +24,7 @@
 #include "trainer/inference/token_text.h"
 
 #define BATCH_BYTES ((size_t)4 << 20)
-#define WHOLE_MAX_BYTES ((size_t)1 << 30) /* of --whole */
+#define WHOLE_BYTES_MAX ((size_t)1 << 30) /* of --whole */
 #define WORKERS_MAX 256
 #define SPECIAL_TOKENS_MAX 1024
 
@@ -244,7 +244,7 @@ static status read_whole(const struct tokenizer_job *job, struct text_buffer *ou
         TRY_GOTO(result, done, text_buffer_reserve(out, BATCH_BYTES));
         TRY_GOTO(result, done, input_read(&input, out->bytes + out->count, BATCH_BYTES, &got));
         out->count += got;
-        REQUIRE_GOTO(result, done, out->count <= WHOLE_MAX_BYTES, STATUS_DATA,
+        REQUIRE_GOTO(result, done, out->count <= WHOLE_BYTES_MAX, STATUS_DATA,
                      "%s: the text has more than 1 GiB, the limit of --whole: split it, or omit "
                      "--whole to encode lines",
                      input.name);

@@ -11,7 +11,7 @@
 #include "base/memory.h"
 #include "base/text.h"
 
-enum { CHOICES_LIMIT = 64, LINE_LIMIT_BYTES = 1 << 22 };
+enum { CHOICES_MAX = 64, LINE_BYTES_MAX = 1 << 22 };
 
 struct row {
     const char *path;
@@ -69,9 +69,9 @@ static status parse_row(const char *path, int64_t number, const char *text, size
     out->context = json_string_value(context);
     REQUIRE(!has_nul(context), STATUS_DATA,
             "%s:%" PRId64 ": the context contains a NUL character; remove it", path, number);
-    REQUIRE(count >= 2 && count <= CHOICES_LIMIT, STATUS_DATA,
+    REQUIRE(count >= 2 && count <= CHOICES_MAX, STATUS_DATA,
             "%s:%" PRId64 ": the row has %zu choices; 2 to %d are accepted", path, number, count,
-            CHOICES_LIMIT);
+            CHOICES_MAX);
     REQUIRE(out->label >= 0 && out->label < (int64_t)count, STATUS_DATA,
             "%s:%" PRId64 ": label %" PRId64 " is not one of %zu choices, counted from 0", path,
             number, out->label, count);
@@ -162,9 +162,9 @@ static status run_row(struct kernels *k, struct model *m, const struct tokenizer
                       int64_t rows_limit, const struct row *row, struct multiple_choice_report *out)
 {
     int64_t count = (int64_t)json_array_size(row->choices);
-    struct token_list ids[CHOICES_LIMIT] = {0};
-    struct log_likelihood_item items[CHOICES_LIMIT] = {0};
-    struct log_likelihood_result results[CHOICES_LIMIT];
+    struct token_list ids[CHOICES_MAX] = {0};
+    struct log_likelihood_item items[CHOICES_MAX] = {0};
+    struct log_likelihood_result results[CHOICES_MAX];
     int64_t positions = model_get_config(m)->positions;
     status result = STATUS_OK;
     for (int64_t i = 0; i < count && result == STATUS_OK; i++) {
@@ -208,9 +208,9 @@ status multiple_choice_run(struct kernels *k, struct model *m, const struct toke
         if (!found || strspn(lines.line, " \t\r") == lines.bytes) {
             continue;
         }
-        REQUIRE_GOTO(result, done, lines.bytes <= LINE_LIMIT_BYTES, STATUS_DATA,
+        REQUIRE_GOTO(result, done, lines.bytes <= LINE_BYTES_MAX, STATUS_DATA,
                      "%s:%" PRId64 ": the line has more than %d bytes", path, lines.number,
-                     LINE_LIMIT_BYTES);
+                     LINE_BYTES_MAX);
         struct row row = {0};
         result = parse_row(path, lines.number, lines.line, lines.bytes, &row);
         if (result == STATUS_OK && used++ % stride == first) {

@@ -62,7 +62,7 @@ static status reserve_scratch(struct ngrams_scratch *s, int64_t values)
 }
 
 struct ngram {
-    int32_t ids[NGRAMS_MAX_ORDER]; /* zeros after the last one */
+    int32_t ids[NGRAMS_ORDER_MAX]; /* zeros after the last one */
 };
 
 static int compare_ngrams(const void *a, const void *b)
@@ -94,7 +94,7 @@ status ngrams_count_matches(struct ngrams_scratch *scratch, const struct token_l
     if (total_a == 0 || total_b == 0) {
         return STATUS_OK;
     }
-    TRY(reserve_scratch(scratch, (total_a + total_b) * NGRAMS_MAX_ORDER));
+    TRY(reserve_scratch(scratch, (total_a + total_b) * NGRAMS_ORDER_MAX));
     struct ngram *ngrams_a = (struct ngram *)(void *)scratch->memory,
                  *ngrams_b = ngrams_a + total_a;
     sort_ngrams(a, order, ngrams_a);

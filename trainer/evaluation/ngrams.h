@@ -9,7 +9,7 @@
 #include "base/text_store.h"
 #include "datasets/tokenizer/token_list.h"
 
-enum { NGRAMS_MAX_ORDER = 6 };
+enum { NGRAMS_ORDER_MAX = 6 };
 
 /* Ids of words. All zeros: no words. */
 struct ngrams_words {
@@ -42,7 +42,7 @@ int64_t ngrams_total(int64_t tokens, int order);
 /* ngrams_count_matches - count the n-grams that occur in both texts. An n-gram that occurs several
  * times counts as often as in the text with fewer of them.
  *
- * Units     order is 1 to NGRAMS_MAX_ORDER
+ * Units     order is 1 to NGRAMS_ORDER_MAX
  * Errors    STATUS_INTERNAL (out of memory) */
 status ngrams_count_matches(struct ngrams_scratch *scratch, const struct token_list *a,
                             const struct token_list *b, int order, int64_t *out);

@@ -66,7 +66,7 @@ static bool has_final_weights(const struct job *job)
     struct manifest manifest;
     if (file_join(folder, job->session.recipe.run_dir, "final") != STATUS_OK ||
         file_join(path, folder, MANIFEST_FILE) != STATUS_OK || !file_exists(path) ||
-        file_read(path, MANIFEST_LIMIT_BYTES, &text, &bytes) != STATUS_OK) {
+        file_read(path, MANIFEST_BYTES_MAX, &text, &bytes) != STATUS_OK) {
         status_clear();
         return false;
     }

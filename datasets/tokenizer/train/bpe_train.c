@@ -96,9 +96,9 @@ status bpe_train(int64_t vocab_size, bool roberta, const struct corpus_source *s
                  struct tokenizer **out)
 {
     int special = roberta ? ROBERTA_TOKENS : 1;
-    REQUIRE(vocab_size >= 256 + special && vocab_size <= TOKENIZER_VOCAB_LIMIT, STATUS_USAGE,
+    REQUIRE(vocab_size >= 256 + special && vocab_size <= TOKENIZER_VOCAB_MAX, STATUS_USAGE,
             "--vocab-size %" PRId64 ": bpe needs %d (256 bytes and %s) to %" PRId64, vocab_size,
-            256 + special, roberta ? "5 special tokens" : TOKENIZER_EOS, TOKENIZER_VOCAB_LIMIT);
+            256 + special, roberta ? "5 special tokens" : TOKENIZER_EOS, TOKENIZER_VOCAB_MAX);
     struct word_count words;
     TRY(word_count_files(PRETOKENIZER_GPT2, source, workers, &words));
     struct merge_train trainer = {0};

@@ -20,7 +20,7 @@
 #include "datasets/tokenizer/word_count.h"
 #include "datasets/tokenizer/wordpiece.h"
 
-#define MAX_ALPHABET 1000
+#define ALPHABET_MAX 1000
 #define CODE_POINTS 0x110000u
 
 static const char *const specials[] = {"[PAD]", WORDPIECE_UNKNOWN, "[CLS]", "[SEP]", "[MASK]"};
@@ -76,7 +76,7 @@ static status choose_alphabet(struct character *characters, int64_t *pieces)
     }
     qsort(order, (size_t)count, sizeof *order, compare_counts);
     *pieces = 0;
-    for (int64_t i = 0; i < count && i < MAX_ALPHABET; i++) {
+    for (int64_t i = 0; i < count && i < ALPHABET_MAX; i++) {
         characters[order[i]->code].in_alphabet = true;
         *pieces += 1 + order[i]->inside;
     }
@@ -183,9 +183,9 @@ status wordpiece_train(int64_t vocab_size, const struct corpus_source *source, i
                        struct tokenizer **out)
 {
     const struct bert_text_options options = {true, true, true, true};
-    REQUIRE(vocab_size > SPECIALS && vocab_size <= TOKENIZER_VOCAB_LIMIT, STATUS_USAGE,
+    REQUIRE(vocab_size > SPECIALS && vocab_size <= TOKENIZER_VOCAB_MAX, STATUS_USAGE,
             "a vocabulary of %" PRId64 ": wordpiece takes %d to %" PRId64, vocab_size, SPECIALS + 1,
-            TOKENIZER_VOCAB_LIMIT);
+            TOKENIZER_VOCAB_MAX);
     struct word_count words;
     TRY(word_count_bert(&options, source, workers, &words));
     struct merge_train m = {0};

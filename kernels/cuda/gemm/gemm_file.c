@@ -26,7 +26,7 @@
 #define FILE_HEADER "bireme-products 1\n"
 
 enum {
-    FILE_LIMIT = 16 << 20,
+    FILE_BYTES_MAX = 16 << 20,
     LINE_BYTES = 1024,
     CHECK_DIGITS = 16,
     WORDS_64 = 10, /* numbers of 64 bits, followed by numbers of 32 bits */
@@ -258,7 +258,7 @@ static char *read_lines(const char *path, bool *foreign)
     if (!file_exists(path)) {
         return NULL;
     }
-    if (file_read(path, FILE_LIMIT, &text, &bytes) != STATUS_OK) {
+    if (file_read(path, FILE_BYTES_MAX, &text, &bytes) != STATUS_OK) {
         status_clear();
         *foreign = true;
         return NULL;

@@ -10,7 +10,7 @@
 #include "base/text.h"
 #include "trainer/recipe/settings.h"
 
-enum { FILE_LIMIT_BYTES = 1 << 20, MAX_NEW_TOKENS = 256, KEYS_MAX = 40 };
+enum { FILE_BYTES_MAX = 1 << 20, MAX_NEW_TOKENS = 256, KEYS_MAX = 40 };
 
 /* The metrics of each output type: the first ones are used if the file has no metric_list. */
 static const struct output_type {
@@ -633,7 +633,7 @@ status task_config_read(const char *path, struct task_config *out)
     char *text = NULL;
     size_t bytes = 0;
     *out = (struct task_config){0};
-    TRY(file_read(path, FILE_LIMIT_BYTES, &text, &bytes));
+    TRY(file_read(path, FILE_BYTES_MAX, &text, &bytes));
     status result = parse_config(path, text, bytes, out);
     free(text);
     return result;

@@ -25,7 +25,7 @@
 enum { MANIFEST_FORMAT_VERSION = 1, MANIFEST_REASON_BYTES = 512 };
 enum { MANIFEST_NAME_BYTES = FILE_NAME_BYTES };
 #define MANIFEST_FILE "manifest.json"
-#define MANIFEST_LIMIT_BYTES ((size_t)1 << 30)
+#define MANIFEST_BYTES_MAX ((size_t)1 << 30)
 
 struct manifest_file {
     char name[MANIFEST_NAME_BYTES]; /* relative to the folder, with at most one '/' */

@@ -27,7 +27,7 @@ static bool read_manifest_text(const char *folder, char **text, size_t *bytes, c
     *text = NULL;
     *bytes = 0;
     if (file_join(path, folder, MANIFEST_FILE) != STATUS_OK ||
-        file_read(path, MANIFEST_LIMIT_BYTES, text, bytes) != STATUS_OK) {
+        file_read(path, MANIFEST_BYTES_MAX, text, bytes) != STATUS_OK) {
         move_note_to_reason(reason);
         return false;
     }

@@ -222,7 +222,7 @@ static status put_sentencepiece(struct token_table *t)
     if (!file_exists(path)) {
         TRY(file_join(path, t->source->tokenizer_folder, names[1]));
     }
-    TRY(file_read(path, SENTENCEPIECE_FILE_LIMIT_BYTES, &data, &bytes));
+    TRY(file_read(path, SENTENCEPIECE_FILE_BYTES_MAX, &data, &bytes));
     status result = sentencepiece_open(data, bytes, path, &model);
     free(data);
     if (result == STATUS_OK) {

@@ -5,8 +5,8 @@
 
 #include "base/utf8.h"
 
-enum { TEXT_LIMIT_BYTES = 4096 }; /* of a text that is decoded, with its escapes */
-enum { SHORT_DIGITS = 16 };       /* an integer with at most as many digits needs no jansson */
+enum { TEXT_BYTES_MAX = 4096 }; /* of a text that is decoded, with its escapes */
+enum { SHORT_DIGITS = 16 };     /* an integer with at most as many digits needs no jansson */
 
 /* Raises an error at the position `at`. */
 static status raise_at(const struct json_members *m, size_t at, const char *reason)
@@ -73,7 +73,7 @@ status json_members_read_text(struct json_members *m, char **out)
     size_t begin, length;
     json_error_t error;
     TRY(read_quoted(m, &begin, &length));
-    if (length > TEXT_LIMIT_BYTES) {
+    if (length > TEXT_BYTES_MAX) {
         return raise_at(m, begin, "a name has more than 4096 bytes");
     }
     if (memchr(m->text + begin, '\\', length) == NULL &&

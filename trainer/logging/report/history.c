@@ -9,7 +9,7 @@
 #include "trainer/recipe/recipe.h"
 
 /* A foreign file must not create an unlimited number of curves. */
-enum { SERIES_LIMIT = 512 };
+enum { SERIES_MAX = 512 };
 
 const struct history_series *history_find(const struct history_table *table, const char *name)
 {
@@ -24,7 +24,7 @@ const struct history_series *history_find(const struct history_table *table, con
 static status add_series(struct history_table *table, const char *name, struct history_series **out)
 {
     *out = NULL;
-    if (table->count == SERIES_LIMIT) {
+    if (table->count == SERIES_MAX) {
         return STATUS_OK;
     }
     TRY(RESERVE(table->series, table->capacity, table->count + 1, "the fields of metrics.jsonl"));

@@ -102,6 +102,43 @@ static struct comm_range get_owned_range(const struct sharded_optimizer *sharded
                                : bucket_shard(sharded->buckets, index);
 }
 
+/* The elements of a trained parameter in a range that this rank owns. next_owned_part sets it, at
+ * first to zeros. */
+struct owned_part {
+    const struct model_parameter *parameter;
+    int tensor;                        /* index of the parameter */
+    struct comm_range elements, owned; /* owned: the range, after `owned_before` elements */
+    int64_t offset, owned_before;      /* offset: of the elements in all ranges */
+    int next_range, next_tensor;
+};
+
+/* Finds the next part. Returns false after the last one; `owned_before` is then the number of
+ * elements of all ranges. */
+static bool next_owned_part(const struct sharded_optimizer *sharded, struct owned_part *part)
+{
+    int count = 0;
+    const struct model_parameter *parameters = model_parameters(sharded->options.model, &count);
+    for (;;) {
+        while (part->next_tensor < count) {
+            const struct model_parameter *p = &parameters[part->next_tensor];
+            part->tensor = part->next_tensor++;
+            part->parameter = p;
+            part->elements = comm_range_intersect(
+                part->owned, (struct comm_range){p->first, p->rows * p->columns});
+            part->offset = part->owned_before + part->elements.first - part->owned.first;
+            if (p->trained && part->elements.count > 0) {
+                return true;
+            }
+        }
+        part->owned_before += part->owned.count;
+        if (part->next_range == count_owned_ranges(sharded)) {
+            return false;
+        }
+        part->owned = get_owned_range(sharded, part->next_range++);
+        part->next_tensor = 0;
+    }
+}
+
 /* Finds the position, in the whole parameter, of the element at `offset` of this rank's parameter,
  * so that stochastic rounding is the same at any layout. Returns the number of elements up to the
  * end of that shard. Padding is always 0, which rounding keeps at any position. */
@@ -149,27 +186,17 @@ static int split_range(const struct sharded_optimizer *sharded, const struct mod
 static int list_ranges(const struct sharded_optimizer *sharded, struct optimizer_range *ranges,
                        int64_t *elements)
 {
-    int count = 0, used = 0;
-    const struct model_parameter *parameters = model_parameters(sharded->options.model, &count);
-    *elements = 0;
-    for (int r = 0; r < count_owned_ranges(sharded); r++) {
-        struct comm_range owned = get_owned_range(sharded, r);
-        for (int i = 0; i < count; i++) {
-            const struct model_parameter *p = &parameters[i];
-            struct comm_range part =
-                comm_range_intersect(owned, (struct comm_range){p->first, p->rows * p->columns});
-            if (p->trained && part.count > 0) {
-                struct optimizer_range range = {.first = part.first,
-                                                .count = part.count,
-                                                .moment_offset =
-                                                    *elements + part.first - owned.first,
-                                                .decay = p->decay,
-                                                .tensor = i};
-                used += split_range(sharded, p, range, ranges + used);
-            }
-        }
-        *elements += owned.count;
+    int used = 0;
+    struct owned_part part = {0};
+    while (next_owned_part(sharded, &part)) {
+        struct optimizer_range range = {.first = part.elements.first,
+                                        .count = part.elements.count,
+                                        .moment_offset = part.offset,
+                                        .decay = part.parameter->decay,
+                                        .tensor = part.tensor};
+        used += split_range(sharded, part.parameter, range, ranges + used);
     }
+    *elements = part.owned_before;
     return used;
 }
 
@@ -604,29 +631,22 @@ static status compute_trust_ratios(struct sharded_optimizer *sharded, int64_t st
 /* Every rank needs all vectors in f32. One rank owns each element, the others add zero. */
 static status gather_vectors(struct sharded_optimizer *sharded)
 {
-    int count = 0;
     int64_t elements = 0;
-    const struct model_parameter *parameters = model_parameters(sharded->options.model, &count);
-    float *vectors = model_vectors(sharded->options.model, &elements), *weights = sharded->weights;
+    float *vectors = model_vectors(sharded->options.model, &elements);
     struct device *dev = kernels_device(sharded->options.kernels);
     struct stream *stream = kernels_stream(sharded->options.kernels);
     if (elements == 0) { /* no biases and no weights of norms, as in olmo */
         return STATUS_OK;
     }
     TRY(device_zero(dev, stream, vectors, (size_t)elements * sizeof *vectors));
-    for (int r = 0; r < count_owned_ranges(sharded); r++) {
-        struct comm_range owned = get_owned_range(sharded, r);
-        for (int i = 0; i < count; i++) {
-            const struct model_parameter *p = &parameters[i];
-            struct comm_range part =
-                comm_range_intersect(owned, (struct comm_range){p->first, p->rows * p->columns});
-            if (p->trained && p->dimensions == 1 && part.count > 0) {
-                TRY(device_copy(dev, stream, vectors + p->vector_offset + (part.first - p->first),
-                                weights + (part.first - owned.first),
-                                (size_t)part.count * sizeof *vectors));
-            }
+    struct owned_part part = {0};
+    while (next_owned_part(sharded, &part)) {
+        const struct model_parameter *p = part.parameter;
+        if (p->dimensions == 1) {
+            int64_t first = p->vector_offset + (part.elements.first - p->first);
+            TRY(device_copy(dev, stream, vectors + first, sharded->weights + part.offset,
+                            (size_t)part.elements.count * sizeof *vectors));
         }
-        weights += owned.count;
     }
     return comm_all_reduce(sharded->options.mesh->data, vectors, elements);
 }

@@ -141,14 +141,11 @@ status CPU(adamw_parts_update)(struct kernels *k, float *weights, bf16 *copy, fl
                                float *moment2, const float *gradient, const struct adamw_parts *p,
                                const struct adamw *settings)
 {
-    struct adamw part_settings = *settings;
     for (int64_t i = 0; i < p->part_count; i++) {
-        const struct adamw_part *part = &p->parts[i];
-        int64_t first = part->first - p->origin;
-        part_settings.weight_decay = part->weight_decay;
-        TRY(CPU(adamw_update)(k, weights + first, copy != NULL ? copy + first : NULL,
-                              moment1 + part->moment, moment2 + part->moment, gradient + first,
-                              part->count, &part_settings));
+        struct moment_part part = moment_get_part(p, i, settings);
+        TRY(CPU(adamw_update)(k, weights + part.first, copy != NULL ? copy + part.first : NULL,
+                              moment1 + part.moment, moment2 + part.moment, gradient + part.first,
+                              part.count, &part.settings));
     }
     return STATUS_OK;
 }

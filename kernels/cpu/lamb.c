@@ -178,14 +178,11 @@ status CPU(lamb_parts_moments)(struct kernels *k, double *sums, const float *wei
                                float *moment1, float *moment2, const float *gradient,
                                const struct adamw_parts *p, const struct adamw *settings)
 {
-    struct adamw part_settings = *settings;
     for (int64_t i = 0; i < p->part_count; i++) {
-        const struct adamw_part *part = &p->parts[i];
-        int64_t first = part->first - p->origin;
-        part_settings.weight_decay = part->weight_decay;
-        TRY(CPU(lamb_moments)(k, sums + 2 * i, weights + first, moment1 + part->moment,
-                              moment2 + part->moment, gradient + first, part->count,
-                              &part_settings));
+        struct moment_part part = moment_get_part(p, i, settings);
+        TRY(CPU(lamb_moments)(k, sums + 2 * i, weights + part.first, moment1 + part.moment,
+                              moment2 + part.moment, gradient + part.first, part.count,
+                              &part.settings));
     }
     return STATUS_OK;
 }
@@ -194,15 +191,12 @@ status CPU(lamb_parts_apply)(struct kernels *k, float *weights, bf16 *copy, cons
                              const float *moment2, const double *ratios,
                              const struct adamw_parts *p, const struct adamw *settings)
 {
-    struct adamw part_settings = *settings;
     for (int64_t i = 0; i < p->part_count; i++) {
-        const struct adamw_part *part = &p->parts[i];
-        int64_t first = part->first - p->origin;
-        part_settings.weight_decay = part->weight_decay;
-        part_settings.trust_ratio = ratios + i;
-        TRY(CPU(lamb_apply)(k, weights + first, copy != NULL ? copy + first : NULL,
-                            moment1 + part->moment, moment2 + part->moment, part->count,
-                            &part_settings));
+        struct moment_part part = moment_get_part(p, i, settings);
+        part.settings.trust_ratio = ratios + i;
+        TRY(CPU(lamb_apply)(k, weights + part.first, copy != NULL ? copy + part.first : NULL,
+                            moment1 + part.moment, moment2 + part.moment, part.count,
+                            &part.settings));
     }
     return STATUS_OK;
 }

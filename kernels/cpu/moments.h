@@ -24,6 +24,22 @@ static inline struct moment_rate moment_rate_make(double beta)
     };
 }
 
+/* A part of many tensors (adamw_parts.h): its first element in the arrays and in the moments. */
+struct moment_part {
+    int64_t first, moment, count;
+    struct adamw settings;
+};
+
+/* moment_get_part - return part i. Its settings are `all` with the weight decay of the part. */
+static inline struct moment_part moment_get_part(const struct adamw_parts *p, int64_t i,
+                                                 const struct adamw *all)
+{
+    const struct adamw_part *part = &p->parts[i];
+    struct moment_part out = {part->first - p->origin, part->moment, part->count, *all};
+    out.settings.weight_decay = part->weight_decay;
+    return out;
+}
+
 /* moment_update - return beta moment + (1 - beta) value. */
 static inline vector moment_update(const struct moment_rate *r, vector moment, vector value)
 {

@@ -314,3 +314,13 @@ damage_weights() {
     mv weights exported/model.safetensors
     run_bireme 0 import exported --output damaged
 }
+
+# make_word_pairs: make five preference pairs for dpo and their shards `pairs`.
+make_word_pairs() {
+    local word
+    for word in red green blue white black; do
+        printf '{"prompt": "the %s ", "chosen": "house", "rejected": "%s"}\n' $word $word
+    done >pairs.jsonl
+    run_bireme 0 prepare --objective dpo --tokenizer tokenizer --input pairs.jsonl --output pairs \
+        --validation-fraction 0 --sequence-length 32
+}

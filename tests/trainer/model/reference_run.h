@@ -239,6 +239,22 @@ static inline void run_update(struct run *r, int64_t step, double count)
     CHECK_OK(optimizer_update(r->optimizer, &whole, step + 1, r->learning_rate, scale));
 }
 
+/* Ends a step: computes the gradients of causal language modeling, compares those of the first step
+ * with the file, and updates the weights. */
+static inline void run_end_step(struct run *r, const struct batch *batch,
+                                const struct model_input *input, struct objective_input *views,
+                                int64_t step)
+{
+    double count = run_clm(r, batch, input, views, step);
+    if (step == 0) {
+        run_divide_gradients(r, count);
+        printf("gradients: relative error %.2g\n",
+               run_compare_tensors(r, "gradients", r->gradients, tolerance, true));
+        count = 1;
+    }
+    run_update(r, step, count);
+}
+
 static inline void run_close(struct run *r)
 {
     free(r->losses);

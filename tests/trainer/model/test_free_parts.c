@@ -8,21 +8,10 @@
  * of the block is the sum of the gradients of the layers. */
 #include "base/memory.h"
 #include "base/random.h"
-#include "tests/check.h"
-#include "trainer/model/model_impl.h"
-#include "trainer/train/step/objective_input.h"
+#include "tests/trainer/model/model_instance.h"
 
-enum { TOKENS = 7, SEQUENCES = 3, ROWS = TOKENS * SEQUENCES, MICRO_BATCHES = 2, VOCABULARY = 101 };
+enum { VOCABULARY = 101 };
 enum { ROBERTA_POSITIONS = 2 }; /* rows of its position table that no token has */
-
-struct instance {
-    struct kernels *kernels;
-    struct model *model;
-    float *gradients, **parameter_gradients;
-    float losses[ROWS], scales[ROWS];
-    int32_t argmax[ROWS];
-    double sums[OBJECTIVE_SUMS];
-};
 
 static struct device *dev;
 static int32_t inputs[MICRO_BATCHES][ROWS], targets[MICRO_BATCHES][ROWS], positions[ROWS];
@@ -42,40 +31,13 @@ static void make_tokens(void)
     }
 }
 
-static void create_instance(struct instance *s, const struct model_config *config)
+static void create_instance(struct model_instance *s, const struct model_config *config)
 {
-    struct kernels_limits limits = {.rows = ROWS,
-                                    .width = config->width,
-                                    .inner = config->inner,
-                                    .heads = (int)config->heads,
-                                    .head_width = model_head_width(config),
-                                    .sequence = TOKENS,
-                                    .vocabulary = model_vocabulary_rows(config, 1),
-                                    .training = true};
-    *s = (struct instance){0};
-    CHECK_OK(kernels_create(dev, DTYPE_F32, 1, &limits, &s->kernels));
-    CHECK_OK(model_create(s->kernels, config, NULL, false, ROWS, true, &s->model));
-    CHECK_OK(model_connect(s->model));
-    s->gradients = calloc((size_t)model_elems(s->model), sizeof *s->gradients);
-    int count;
-    const struct model_parameter *p = model_parameters(s->model, &count);
-    s->parameter_gradients = calloc((size_t)count, sizeof *s->parameter_gradients);
-    CHECK(s->gradients != NULL && s->parameter_gradients != NULL);
-    for (int i = 0; i < count; i++) {
-        s->parameter_gradients[i] = s->gradients + p[i].first;
-    }
-}
-
-static void destroy_instance(struct instance *s)
-{
-    CHECK_OK(model_destroy(&s->model));
-    CHECK_OK(kernels_destroy(&s->kernels));
-    free(s->gradients);
-    free(s->parameter_gradients);
+    model_instance_create(s, dev, DTYPE_F32, config, NULL, false);
 }
 
 /* Draws the weights. Constants, such as biases, differ between their elements. */
-static void draw_weights(struct instance *s)
+static void draw_weights(struct model_instance *s)
 {
     int count;
     const struct model_parameter *p = model_parameters(s->model, &count);
@@ -89,7 +51,7 @@ static void draw_weights(struct instance *s)
     }
 }
 
-static void run_micro_batch(struct instance *s, int m)
+static void run_micro_batch(struct model_instance *s, int m)
 {
     struct model_input input = {
         .rows = ROWS,
@@ -126,7 +88,7 @@ static void run_micro_batch(struct instance *s, int m)
     CHECK_OK(model_backward(s->model, &input, s->parameter_gradients, NULL, NULL));
 }
 
-static void run_instance(struct instance *s)
+static void run_instance(struct model_instance *s)
 {
     for (int m = 0; m < MICRO_BATCHES; m++) {
         run_micro_batch(s, m);
@@ -255,7 +217,7 @@ static void check_decay(const struct model *family, const struct model *parts, i
 static void test_family(const char *name)
 {
     struct model_config config = make_family(name), other = make_parts(&config);
-    struct instance family, parts;
+    struct model_instance family, parts;
     int64_t first;
     create_instance(&family, &config);
     create_instance(&parts, &other);
@@ -275,8 +237,8 @@ static void test_family(const char *name)
     printf("%s as %s: loss %.9g and %.9g\n", name, other.architecture, family.sums[OBJECTIVE_LOSS],
            parts.sums[OBJECTIVE_LOSS]);
     CHECK(equal);
-    destroy_instance(&family);
-    destroy_instance(&parts);
+    model_instance_destroy(&family);
+    model_instance_destroy(&parts);
 }
 
 /* ---- shared layers ---- */
@@ -309,7 +271,8 @@ static const struct model_parameter *find_twin(const struct model *m,
 }
 
 /* Copies the weights of shared layers to separate ones, or compares the gradients. */
-static void visit_parameters(struct instance *shared, struct instance *separate, bool compares)
+static void visit_parameters(struct model_instance *shared, struct model_instance *separate,
+                             bool compares)
 {
     int count;
     int64_t layers = model_get_config(shared->model)->layers;
@@ -335,7 +298,7 @@ static void visit_parameters(struct instance *shared, struct instance *separate,
 static void test_shared(const char *architecture, const struct model_parts *parts)
 {
     struct model_config config = make_family("bert");
-    struct instance shared, separate;
+    struct model_instance shared, separate;
     config.architecture = architecture;
     config.parts = *parts;
     config.token_types = strcmp(architecture, "transformer_encoder") == 0 ? 2 : 0;
@@ -350,14 +313,14 @@ static void test_shared(const char *architecture, const struct model_parts *part
     run_instance(&separate);
     CHECK(memcmp(shared.sums, separate.sums, sizeof shared.sums) == 0);
     visit_parameters(&shared, &separate, true);
-    destroy_instance(&shared);
-    destroy_instance(&separate);
+    model_instance_destroy(&shared);
+    model_instance_destroy(&separate);
 }
 
 /* ---- gradients ---- */
 
 /* Returns the loss of the first micro-batch after the weights have been moved along a direction. */
-static double measure_loss(struct instance *s, const float *direction, float step)
+static double measure_loss(struct model_instance *s, const float *direction, float step)
 {
     int64_t elements = model_elems(s->model);
     for (int64_t i = 0; i < elements; i++) {
@@ -373,7 +336,7 @@ static double measure_loss(struct instance *s, const float *direction, float ste
 
 /* Compares the gradient along random directions with differences of the loss. The error is relative
  * to the gradient's usual size along a direction. */
-static void check_gradient(struct instance *s)
+static void check_gradient(struct model_instance *s)
 {
     enum { DIRECTIONS = 4 };
     const float step = 2e-3f; /* for each element */
@@ -401,13 +364,13 @@ static void check_gradient(struct instance *s)
 static void test_gradient(const struct model_parts *parts)
 {
     struct model_config config = make_family("bert");
-    struct instance s;
+    struct model_instance s;
     config.architecture = "transformer_encoder";
     config.parts = *parts;
     create_instance(&s, &config);
     draw_weights(&s);
     check_gradient(&s);
-    destroy_instance(&s);
+    model_instance_destroy(&s);
 }
 
 /* Copies the weights of the parameters that both models have, and clears the others. */
@@ -430,7 +393,7 @@ static void copy_weights(const struct model *from, struct model *to)
 static void test_zero_types(const struct model_parts *parts)
 {
     struct model_config config = make_family("bert");
-    struct instance with, without;
+    struct model_instance with, without;
     config.architecture = "transformer_encoder";
     config.parts = *parts;
     create_instance(&with, &config);
@@ -441,8 +404,8 @@ static void test_zero_types(const struct model_parts *parts)
     run_instance(&without);
     run_instance(&with);
     CHECK(memcmp(with.sums, without.sums, sizeof with.sums) == 0);
-    destroy_instance(&with);
-    destroy_instance(&without);
+    model_instance_destroy(&with);
+    model_instance_destroy(&without);
 }
 
 int main(void)

@@ -207,14 +207,7 @@ static void train_step(struct training *t, int64_t step)
     }
     struct objective_input views = {.scratch = {.losses = t->losses}, .device_sums = sums};
     objective_input_fill(&views, run->model, &batch, &input, hidden, run->parameter_gradients);
-    double count = run_clm(run, &batch, &input, &views, step);
-    if (step == 0) {
-        run_divide_gradients(run, count);
-        printf("gradients: relative error %.2g\n",
-               run_compare_tensors(run, "gradients", run->gradients, tolerance, true));
-        count = 1;
-    }
-    run_update(run, step, count);
+    run_end_step(run, &batch, &input, &views, step);
 }
 
 static void run_reference(const char *name, const char *architecture, const char *targets,

@@ -198,14 +198,7 @@ static void train_step(struct training *t, int64_t step)
         check_smoothed_loss(t, &batch, views);
         check_accuracy(t, &batch, views);
     }
-    double count = run_clm(run, &batch, &input, &views, step);
-    if (step == 0) {
-        run_divide_gradients(run, count);
-        printf("gradients: relative error %.2g\n",
-               run_compare_tensors(run, "gradients", run->gradients, tolerance, true));
-        count = 1;
-    }
-    run_update(run, step, count);
+    run_end_step(run, &batch, &input, &views, step);
 }
 
 static void test_reference(const char *name, const char *architecture, const char *targets,

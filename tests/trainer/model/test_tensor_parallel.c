@@ -15,21 +15,7 @@
 #include "base/memory.h"
 #include "base/random.h"
 #include "kernels/cpu/matmul.h"
-#include "tests/check.h"
-#include "trainer/model/model_impl.h"
-#include "trainer/train/step/objective_input.h"
-
-enum { TOKENS = 7, SEQUENCES = 3, ROWS = TOKENS * SEQUENCES, MICRO_BATCHES = 2 };
-
-struct model_instance {
-    struct kernels *kernels;
-    struct model *model;
-    float *gradients;            /* flat buffer */
-    float **parameter_gradients; /* pointers into it; NULL: frozen */
-    float losses[ROWS], scales[ROWS];
-    int32_t argmax[ROWS];
-    double sums[OBJECTIVE_SUMS];
-};
+#include "tests/trainer/model/model_instance.h"
 
 static struct comm *world;
 static int32_t inputs[MICRO_BATCHES][ROWS], targets[MICRO_BATCHES][ROWS], positions[ROWS];
@@ -84,44 +70,14 @@ static void randomize_constants(struct model *m)
     CHECK_OK(model_sync_bf16(m));
 }
 
+/* Creates a model with random weights and gradients that the first micro-batch must overwrite. */
 static void instance_create(struct model_instance *s, struct device *dev, enum dtype dtype,
                             const struct model_config *config, struct comm *tensor, bool sequence)
 {
-    int ranks = tensor != NULL ? comm_size(tensor) : 1;
-    struct kernels_limits limits = {.rows = ROWS,
-                                    .width = config->width,
-                                    .inner = config->inner,
-                                    .heads = (int)config->heads,
-                                    .head_width = model_head_width(config),
-                                    .sequence = TOKENS,
-                                    .vocabulary = model_vocabulary_rows(config, ranks),
-                                    .training = true,
-                                    .vocabulary_shards = ranks,
-                                    .bias_buckets = (int)model_position_buckets(config)};
-    *s = (struct model_instance){0};
-    CHECK_OK(kernels_create(dev, dtype, 1, &limits, &s->kernels));
-    CHECK_OK(model_create(s->kernels, config, tensor, sequence, ROWS, true, &s->model));
-    CHECK_OK(model_connect(s->model));
+    model_instance_create(s, dev, dtype, config, tensor, sequence);
     CHECK_OK(model_init_weights(s->model, 5, 1));
     randomize_constants(s->model);
-    s->gradients = malloc((size_t)model_elems(s->model) * sizeof *s->gradients);
-    CHECK(s->gradients != NULL);
     memset(s->gradients, 0xff, (size_t)model_elems(s->model) * sizeof *s->gradients);
-    int count;
-    const struct model_parameter *p = model_parameters(s->model, &count);
-    s->parameter_gradients = calloc((size_t)count, sizeof *s->parameter_gradients);
-    CHECK(s->parameter_gradients != NULL);
-    for (int i = 0; i < count; i++) {
-        s->parameter_gradients[i] = p[i].trained ? s->gradients + p[i].first : NULL;
-    }
-}
-
-static void instance_destroy(struct model_instance *s)
-{
-    CHECK_OK(model_destroy(&s->model));
-    CHECK_OK(kernels_destroy(&s->kernels));
-    free(s->gradients);
-    free(s->parameter_gradients);
 }
 
 /* The sources of the targets of a micro-batch: tokens of the other micro-batch. */
@@ -286,7 +242,7 @@ static void check_recompute(struct device *dev, enum dtype dtype, const struct m
         CHECK(memcmp(recomputed.sums, reference->sums, sizeof recomputed.sums) == 0);
         CHECK(memcmp(recomputed.gradients, reference->gradients,
                      (size_t)model_elems(reference->model) * sizeof(float)) == 0);
-        instance_destroy(&recomputed);
+        model_instance_destroy(&recomputed);
     }
 }
 
@@ -423,8 +379,8 @@ static void test_model(struct device *dev, enum dtype dtype, const struct model_
     for (int i = 0; i < ROWS; i++) {
         CHECK_NEAR(part.losses[i], whole.losses[i], tolerance * (1 + fabsf(whole.losses[i])));
     }
-    instance_destroy(&part);
-    instance_destroy(&whole);
+    model_instance_destroy(&part);
+    model_instance_destroy(&whole);
 }
 
 static const struct model_freezing low = {.embeddings = true, .layers = 1};

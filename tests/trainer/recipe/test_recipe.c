@@ -7,6 +7,7 @@
 #include "base/memory.h"
 #include "base/random.h"
 #include "tests/check.h"
+#include "tests/trainer/recipe/recipe_text.h"
 #include "trainer/recipe/settings.h"
 
 static const char head[] = "data: {tokenizer: t}\ntrain: {max_steps: 10}\n"; /* two lines */
@@ -386,20 +387,9 @@ static void test_names(void)
 
 /* ---- round trips ---- */
 
-static char *write_text(const struct recipe *recipe)
-{
-    char *text = NULL;
-    size_t bytes = 0;
-    FILE *file = open_memstream(&text, &bytes);
-    CHECK(file != NULL);
-    CHECK_OK(recipe_write(recipe, file));
-    CHECK(fclose(file) == 0);
-    return text;
-}
-
 static void check_round_trip(const struct recipe *recipe)
 {
-    char *text = write_text(recipe);
+    char *text = write_recipe_text(recipe);
     struct recipe reread;
     CHECK_OK(recipe_parse("resolved.yaml", text, strlen(text), NULL, 0, &reread));
     CHECK(memcmp(recipe, &reread, offsetof(struct recipe, origin)) == 0);

@@ -6,6 +6,7 @@
 
 #include "base/memory.h"
 #include "tests/check.h"
+#include "tests/trainer/recipe/recipe_text.h"
 #include "trainer/recipe/settings.h"
 
 static const char head[] = "data: {tokenizer: t}\ntrain: {max_steps: 10}\n";
@@ -81,13 +82,8 @@ static void test_foreign_names(void)
 static void check_stored_targets(const struct recipe *recipe)
 {
     static struct recipe stored;
-    char *text = NULL;
-    size_t bytes = 0;
-    FILE *file = open_memstream(&text, &bytes);
-    CHECK(file != NULL);
-    CHECK_OK(recipe_write(recipe, file));
-    CHECK(fclose(file) == 0);
-    CHECK_OK(recipe_parse("stored.yaml", text, bytes, NULL, 0, &stored));
+    char *text = write_recipe_text(recipe);
+    CHECK_OK(recipe_parse("stored.yaml", text, strlen(text), NULL, 0, &stored));
     CHECK_TEXT(stored.adapter.targets, recipe->adapter.targets);
     free(text);
 }

@@ -29,11 +29,7 @@ train_without_disk clm
 
 # a loss over the whole global batch, with its collect pass
 run_bireme 0 train recipe.yaml run_dir=base train.max_steps=1 schedule.warmup_steps=0
-for word in red green blue white black; do
-    printf '{"prompt": "the %s ", "chosen": "house", "rejected": "%s"}\n' $word $word
-done >pairs.jsonl
-run_bireme 0 prepare --objective dpo --tokenizer tokenizer --input pairs.jsonl --output pairs \
-    --validation-fraction 0 --sequence-length 32
+make_word_pairs
 train_without_disk dpo objective=dpo dpo.loss_type=aot \
     model.init_from=base/final 'data.train=pairs/train-*.h5' data.validation=null \
     evaluate.every=0

@@ -11,11 +11,7 @@ need_shim
 need_mpirun
 
 run_bireme 0 train recipe.yaml run_dir=base train.max_steps=1 schedule.warmup_steps=0
-for word in red green blue white black; do
-    printf '{"prompt": "the %s ", "chosen": "house", "rejected": "%s"}\n' $word $word
-done >pairs.jsonl
-run_bireme 0 prepare --objective dpo --tokenizer tokenizer --input pairs.jsonl --output pairs \
-    --validation-fraction 0 --sequence-length 32
+make_word_pairs
 
 # train VARIABLE=VALUE...: train on two ranks; the variables configure the shim on rank 1.
 train() {

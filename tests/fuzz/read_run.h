@@ -23,6 +23,31 @@ static inline status read_run(const uint8_t *data, size_t bytes, struct history 
     return history_read(fuzz_folder(), out);
 }
 
+/* write_run - read the run folder, write its text with a function, and check it with another one.
+ *
+ * write_text: its `bytes` are the bytes of the input. check_text: also runs after an error. */
+static inline status write_run(const uint8_t *data, size_t bytes,
+                               status (*write_text)(const struct history *run, size_t bytes,
+                                                    FILE *file),
+                               void (*check_text)(const char *text, size_t bytes))
+{
+    struct history *run = calloc(1, sizeof *run);
+    char *text = NULL;
+    size_t length = 0;
+    FILE *file = open_memstream(&text, &length);
+    fuzz_require(run != NULL && file != NULL, "the test has memory");
+    status result = read_run(data, bytes, run);
+    if (result == STATUS_OK) {
+        result = write_text(run, bytes, file);
+    }
+    fclose(file);
+    check_text(text, length);
+    history_free(run);
+    free(run);
+    free(text);
+    return result;
+}
+
 /* require_no_controls - require that a text has no control characters except newlines. */
 static inline void require_no_controls(const char *text, size_t bytes)
 {

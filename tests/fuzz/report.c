@@ -13,22 +13,14 @@ static void check_page(const char *text, size_t bytes)
     fuzz_require(strstr(text, "<fuzz") == NULL, "texts of the run are escaped");
 }
 
+static status write_page_and_plot(const struct history *run, size_t bytes, FILE *file)
+{
+    (void)bytes;
+    report_write_page(run, 1, file);
+    return report_write_plot(run, 1, "loss", file);
+}
+
 status fuzz_read(const uint8_t *data, size_t bytes)
 {
-    struct history *run = calloc(1, sizeof *run);
-    char *text = NULL;
-    size_t length = 0;
-    FILE *file = open_memstream(&text, &length);
-    fuzz_require(run != NULL && file != NULL, "the test has memory");
-    status result = read_run(data, bytes, run);
-    if (result == STATUS_OK) {
-        report_write_page(run, 1, file);
-        result = report_write_plot(run, 1, "loss", file);
-    }
-    fclose(file);
-    check_page(text, length);
-    history_free(run);
-    free(run);
-    free(text);
-    return result;
+    return write_run(data, bytes, write_page_and_plot, check_page);
 }

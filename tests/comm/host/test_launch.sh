@@ -8,10 +8,7 @@
 # ctest: name comm_launch
 # ctest: targets test_program_comm_fault_agree_one
 # ctest: timeout 120
-set -u
-program=$1
-launch=${BIREME_SOURCE_DIR:?}/scripts/launch_mpirun.sh
-source "$BIREME_SOURCE_DIR/tests/temporary_folder.sh"
+source "${BIREME_SOURCE_DIR:?}/tests/comm/host/launch_job.sh"
 
 # check_job CODE TEXT CASE: the last job ended with this exit code and printed this text.
 check_job() {
@@ -98,10 +95,7 @@ for signal in TERM INT USR1; do
     env --default-signal=INT "$launch" -n 3 "$program" child until_stopped x \
         >"$folder/output" 2>&1 &
     job=$!
-    for ((i = 0; i < 100; i++)); do
-        grep -q 'running' "$folder/output" && break
-        sleep 0.1
-    done
+    wait_for running
     kill -"$signal" "$job"
     kill -"$signal" "$job" # a second signal must change nothing
     wait "$job"

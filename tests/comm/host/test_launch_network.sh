@@ -9,10 +9,7 @@
 # ctest: name comm_launch_network
 # ctest: targets test_program_comm_fault_agree_one
 # ctest: timeout 120
-set -u
-program=$1
-launch=${BIREME_SOURCE_DIR:?}/scripts/launch_mpirun.sh
-source "$BIREME_SOURCE_DIR/tests/temporary_folder.sh"
+source "${BIREME_SOURCE_DIR:?}/tests/comm/host/launch_job.sh"
 outputs+=(sockets)
 token=network-$$
 
@@ -45,10 +42,7 @@ list_reachable() {
     : >"$folder/output"
     "$launch" -n 2 "$@" "$program" child until_stopped $token >"$folder/output" 2>&1 &
     job=$!
-    for ((i = 0; i < 100; i++)); do
-        grep -q running "$folder/output" && break
-        sleep 0.1
-    done
+    wait_for running
     mapfile -t processes < <(pgrep -f "child until_stopped $token\$")
     [ ${#processes[@]} -ge 3 ] || fail "${#processes[@]} processes of the job instead of 3 or more"
     for process in "${processes[@]}"; do

@@ -8,10 +8,7 @@
 # ctest: name comm_launch_restarts
 # ctest: targets test_program_comm_fault_agree_one
 # ctest: timeout 120
-set -u
-program=$1
-launch=${BIREME_SOURCE_DIR:?}/scripts/launch_mpirun.sh
-source "$BIREME_SOURCE_DIR/tests/temporary_folder.sh"
+source "${BIREME_SOURCE_DIR:?}/tests/comm/host/launch_job.sh"
 
 # Each start uses one line of `plan`: "CODE [STEP]". It saves a checkpoint of this step, then ends
 # with the code; CODE may be a signal for itself, or "mpirun" to kill mpirun and continue.
@@ -89,10 +86,7 @@ PATH=$real_path
 : >output # remove the output of the previous job
 "$launch" -n 2 --restarts 3 "$program" child until_stopped x >output 2>&1 &
 launcher=$!
-for ((i = 0; i < 100; i++)); do
-    grep -q running output && break
-    sleep 0.1
-done
+wait_for running
 kill -TERM $launcher
 wait $launcher
 code=$?
@@ -103,10 +97,7 @@ printf '71\n71\n71\n71\n0\n' >plan
 PATH=$folder/bin:$PATH
 "$launch" -n 1 --restarts 9 ./job train >output 2>&1 &
 launcher=$!
-for ((i = 0; i < 300; i++)); do
-    grep -q 'restart 2 of 9 in 4 s, from the start' output && break
-    sleep 0.1
-done
+wait_for 'restart 2 of 9 in 4 s, from the start' 30
 kill -TERM $launcher
 wait $launcher
 code=$?

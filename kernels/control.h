@@ -8,6 +8,10 @@
 
 #include <stdint.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 #include "base/status.h"
 
 struct kernels;
@@ -119,3 +123,7 @@ double control_clip_factor(double norm, double max_norm);
  *           precision, with scale = 1 / max(1, count), rounded to f32 */
 status control_decide_update(struct kernels *k, struct update_control *control,
                              const struct update_sums *sums);
+
+#ifdef __cplusplus
+}
+#endif

@@ -6,6 +6,10 @@
 
 #include <stdint.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 #include "base/status.h"
 #include "base/tensor.h"
 
@@ -57,3 +61,7 @@ struct head_loss {
  * Errors    STATUS_INTERNAL for other shapes. Labels and example_rows are not checked */
 status head_loss_run(struct kernels *k, double *out, struct tensor gradients, struct tensor outputs,
                      const struct head_loss *h);
+
+#ifdef __cplusplus
+}
+#endif

@@ -12,9 +12,6 @@
 #include "kernels/preference_loss.h"
 #include "kernels/spike_score.h"
 
-/* control_clip_factor adds this number to the norm, which may be 0, before it divides. */
-#define CLIP_DIVISION_GUARD 1e-6
-
 #define KERNELS_OPERATIONS(X)                                                                      \
     X(linear_forward)                                                                              \
     X(linear_backward_input)                                                                       \

@@ -3,6 +3,7 @@
 
 #include "base/number.h"
 #include "kernels/checks.h"
+#include "kernels/control_terms.h"
 
 static status check_rounding(const char *operation, const struct rounding *r)
 {
@@ -155,7 +156,7 @@ status op_round_weights(struct kernels *k, bf16 *copy, const float *weights, int
 
 double control_clip_factor(double norm, double max_norm)
 {
-    return max_norm > 0 ? fmin(1, max_norm / (norm + CLIP_DIVISION_GUARD)) : 1;
+    return control_get_clip_factor(norm, max_norm);
 }
 
 void control_plan_gradients(struct gradient_part *parts, int64_t count, struct gradient_parts *out)

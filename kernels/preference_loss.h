@@ -48,6 +48,10 @@
 
 #include <stdint.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 #include "base/status.h"
 
 struct kernels;
@@ -150,3 +154,7 @@ struct preference_rows {
 status preference_loss_run(struct kernels *k, double *sums, float *row_scales, double *logps,
                            const struct preference_rows *rows,
                            const struct preference_settings *settings);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,149 +1,176 @@
-/* The formulas of preference_loss.h for the losses that read one pair at a time, for the host and
- * for kernels. A CUDA file must first include gpu.cuh, and preference_loss.h in extern "C". */
+/* The formulas of kernels/preference_loss.h for the losses that read one pair at a time, for the
+ * host and for kernels. */
 #pragma once
 
-#include <math.h>
+#include <stddef.h>
 
+#include "kernels/host_device.h"
 #include "kernels/preference_loss.h"
 
-#ifdef GPU_INLINE
-#define PREFERENCE_INLINE GPU_INLINE
-#else
-#define PREFERENCE_INLINE static inline
-#endif
-
 /* A loss of one variable and its derivative. */
-struct scalar_loss {
+struct preference_scalar {
     double value, gradient;
 };
 
-PREFERENCE_INLINE double compute_logistic(double x)
+/* preference_logistic - return s(x) = 1 / (1 + exp(-x)). */
+HOST_DEVICE_INLINE double preference_logistic(double x)
 {
     return x >= 0 ? 1 / (1 + exp(-x)) : exp(x) / (1 + exp(x));
 }
 
-PREFERENCE_INLINE double compute_log_logistic(double x)
+/* preference_log_logistic - return log s(x). */
+HOST_DEVICE_INLINE double preference_log_logistic(double x)
 {
     return x >= 0 ? -log1p(exp(-x)) : x - log1p(exp(x));
 }
 
-/* Returns -log s(x). */
-PREFERENCE_INLINE struct scalar_loss compute_logistic_loss(double x)
+/* preference_logistic_loss - return -log s(x). */
+HOST_DEVICE_INLINE struct preference_scalar preference_logistic_loss(double x)
 {
-    struct scalar_loss f = {-compute_log_logistic(x), -compute_logistic(-x)};
+    struct preference_scalar f = {-preference_log_logistic(x), -preference_logistic(-x)};
     return f;
 }
 
-PREFERENCE_INLINE struct scalar_loss compute_smoothed_logistic_loss(double x, double smoothing)
+/* preference_smoothed_loss - return the smoothed sigmoid of x: the loss of aot and aot_unpaired. */
+HOST_DEVICE_INLINE struct preference_scalar preference_smoothed_loss(double x, double smoothing)
 {
-    struct scalar_loss correct = compute_logistic_loss(x), wrong = compute_logistic_loss(-x);
-    struct scalar_loss f = {(1 - smoothing) * correct.value + smoothing * wrong.value,
-                            (1 - smoothing) * correct.gradient - smoothing * wrong.gradient};
+    struct preference_scalar correct = preference_logistic_loss(x),
+                             wrong = preference_logistic_loss(-x);
+    struct preference_scalar f = {(1 - smoothing) * correct.value + smoothing * wrong.value,
+                                  (1 - smoothing) * correct.gradient - smoothing * wrong.gradient};
     return f;
 }
 
-PREFERENCE_INLINE struct scalar_loss compute_hinge_loss(double x)
+/* preference_hinge_loss - return the loss hinge of x = beta d. */
+HOST_DEVICE_INLINE struct preference_scalar preference_hinge_loss(double x)
 {
-    struct scalar_loss f = {fmax(0.0, 1 - x), x < 1 ? -1.0 : 0.0};
+    struct preference_scalar f = {fmax(0.0, 1 - x), x < 1 ? -1.0 : 0.0};
     return f;
 }
 
-PREFERENCE_INLINE struct scalar_loss compute_robust_loss(double x, double smoothing)
+/* preference_robust_loss - return the loss robust of x = beta d. */
+HOST_DEVICE_INLINE struct preference_scalar preference_robust_loss(double x, double smoothing)
 {
-    struct scalar_loss correct = compute_logistic_loss(x), wrong = compute_logistic_loss(-x);
+    struct preference_scalar correct = preference_logistic_loss(x),
+                             wrong = preference_logistic_loss(-x);
     double scale = 1 / (1 - 2 * smoothing);
-    struct scalar_loss f = {((1 - smoothing) * correct.value - smoothing * wrong.value) * scale,
-                            ((1 - smoothing) * correct.gradient + smoothing * wrong.gradient) *
-                                scale};
+    struct preference_scalar f = {
+        ((1 - smoothing) * correct.value - smoothing * wrong.value) * scale,
+        ((1 - smoothing) * correct.gradient + smoothing * wrong.gradient) * scale};
     return f;
 }
 
-PREFERENCE_INLINE struct scalar_loss compute_exo_loss(double x, double smoothing)
+/* preference_exo_loss - return the loss exo_pair of x = beta d. */
+HOST_DEVICE_INLINE struct preference_scalar preference_exo_loss(double x, double smoothing)
 {
-    double q = compute_logistic(x), not_q = compute_logistic(-x);
-    double correct = compute_log_logistic(x) - log1p(-smoothing),
-           wrong = compute_log_logistic(-x) - log(smoothing);
-    struct scalar_loss f = {q * correct + not_q * wrong, q * not_q * (correct - wrong)};
+    double q = preference_logistic(x), not_q = preference_logistic(-x);
+    double correct = preference_log_logistic(x) - log1p(-smoothing),
+           wrong = preference_log_logistic(-x) - log(smoothing);
+    struct preference_scalar f = {q * correct + not_q * wrong, q * not_q * (correct - wrong)};
     return f;
 }
 
-PREFERENCE_INLINE struct scalar_loss compute_discopop_loss(double x, double tau)
+/* preference_discopop_loss - return the loss discopop of x = beta d. */
+HOST_DEVICE_INLINE struct preference_scalar preference_discopop_loss(double x, double tau)
 {
-    struct scalar_loss logistic_part = compute_logistic_loss(x);
-    double exponential = exp(-x), blend = compute_logistic(x / tau);
-    double blend_gradient = blend * compute_logistic(-x / tau) / tau;
-    struct scalar_loss f = {logistic_part.value * (1 - blend) + exponential * blend,
-                            logistic_part.gradient * (1 - blend) - exponential * blend +
-                                blend_gradient * (exponential - logistic_part.value)};
+    struct preference_scalar logistic_part = preference_logistic_loss(x);
+    double exponential = exp(-x), blend = preference_logistic(x / tau);
+    double blend_gradient = blend * preference_logistic(-x / tau) / tau;
+    struct preference_scalar f = {logistic_part.value * (1 - blend) + exponential * blend,
+                                  logistic_part.gradient * (1 - blend) - exponential * blend +
+                                      blend_gradient * (exponential - logistic_part.value)};
     return f;
 }
 
 /* ---- one pair ---- */
 
-/* Applies the chain rule to f(scale_chosen c - scale_rejected r). */
-PREFERENCE_INLINE struct preference_gradient
-differentiate_difference(struct scalar_loss f, double scale_chosen, double scale_rejected)
+/* preference_differentiate - apply the chain rule to f(scale_chosen c - scale_rejected r). */
+HOST_DEVICE_INLINE struct preference_gradient
+preference_differentiate(struct preference_scalar f, double scale_chosen, double scale_rejected)
 {
     struct preference_gradient g = {f.value,
                                     {f.gradient * scale_chosen, -f.gradient * scale_rejected}};
     return g;
 }
 
-PREFERENCE_INLINE struct preference_gradient
-compute_ipo_loss(double mean, double beta, double chosen_tokens, double rejected_tokens)
+/* preference_ipo_loss - return the loss ipo.
+ *
+ * Units     mean: c / n_c - r / n_r */
+HOST_DEVICE_INLINE struct preference_gradient
+preference_ipo_loss(double mean, double beta, double chosen_tokens, double rejected_tokens)
 {
     double miss = mean - 1 / (2 * beta);
-    struct scalar_loss f = {miss * miss, 2 * miss};
-    return differentiate_difference(f, 1 / chosen_tokens, 1 / rejected_tokens);
+    struct preference_scalar f = {miss * miss, 2 * miss};
+    return preference_differentiate(f, 1 / chosen_tokens, 1 / rejected_tokens);
 }
 
-PREFERENCE_INLINE struct preference_gradient compute_nca_loss(double beta, double c, double r)
+/* preference_nca_loss - return the loss nca_pair.
+ *
+ * Units     c, r: log-ratios times beta */
+HOST_DEVICE_INLINE struct preference_gradient preference_nca_loss(double beta, double c, double r)
 {
-    struct scalar_loss plus = compute_logistic_loss(c), minus = compute_logistic_loss(-c),
-                       rejected = compute_logistic_loss(-r);
+    struct preference_scalar plus = preference_logistic_loss(c),
+                             minus = preference_logistic_loss(-c),
+                             rejected = preference_logistic_loss(-r);
     struct preference_gradient g = {
         plus.value + minus.value / 2 + rejected.value / 2,
         {beta * (plus.gradient - minus.gradient / 2), -beta * rejected.gradient / 2}};
     return g;
 }
 
-PREFERENCE_INLINE struct preference_gradient compute_bco_loss(double beta, double c, double r)
+/* preference_bco_loss - return the loss bco_pair.
+ *
+ * Units     c, r: log-ratios times beta */
+HOST_DEVICE_INLINE struct preference_gradient preference_bco_loss(double beta, double c, double r)
 {
-    struct scalar_loss chosen = compute_logistic_loss(c), rejected = compute_logistic_loss(-r);
+    struct preference_scalar chosen = preference_logistic_loss(c),
+                             rejected = preference_logistic_loss(-r);
     struct preference_gradient g = {chosen.value + rejected.value,
                                     {beta * chosen.gradient, -beta * rejected.gradient}};
     return g;
 }
 
-PREFERENCE_INLINE struct preference_gradient compute_sppo_loss(double beta, double chosen,
-                                                               double rejected)
+/* preference_sppo_loss - return the loss sppo_hard.
+ *
+ * Units     chosen, rejected: log-ratios */
+HOST_DEVICE_INLINE struct preference_gradient preference_sppo_loss(double beta, double chosen,
+                                                                   double rejected)
 {
     double winner = chosen - 0.5 / beta, loser = rejected + 0.5 / beta;
     struct preference_gradient g = {winner * winner + loser * loser, {2 * winner, 2 * loser}};
     return g;
 }
 
-PREFERENCE_INLINE struct preference_gradient compute_apo_zero_loss(double beta, double c, double r)
+/* preference_apo_zero_loss - return the loss apo_zero.
+ *
+ * Units     c, r: log-ratios times beta */
+HOST_DEVICE_INLINE struct preference_gradient preference_apo_zero_loss(double beta, double c,
+                                                                       double r)
 {
-    struct preference_gradient g = {compute_logistic(-c) + compute_logistic(r),
-                                    {-beta * compute_logistic(c) * compute_logistic(-c),
-                                     beta * compute_logistic(r) * compute_logistic(-r)}};
+    struct preference_gradient g = {preference_logistic(-c) + preference_logistic(r),
+                                    {-beta * preference_logistic(c) * preference_logistic(-c),
+                                     beta * preference_logistic(r) * preference_logistic(-r)}};
     return g;
 }
 
-PREFERENCE_INLINE struct preference_gradient compute_apo_down_loss(double beta, double c, double d)
+/* preference_apo_down_loss - return the loss apo_down.
+ *
+ * Units     c, d: the chosen log-ratio and the difference d, times beta */
+HOST_DEVICE_INLINE struct preference_gradient preference_apo_down_loss(double beta, double c,
+                                                                       double d)
 {
-    double margin_gradient = beta * compute_logistic(d) * compute_logistic(-d);
+    double margin_gradient = beta * preference_logistic(d) * preference_logistic(-d);
     struct preference_gradient g = {
-        compute_logistic(c) + compute_logistic(-d),
-        {beta * compute_logistic(c) * compute_logistic(-c) - margin_gradient, margin_gradient}};
+        preference_logistic(c) + preference_logistic(-d),
+        {beta * preference_logistic(c) * preference_logistic(-c) - margin_gradient,
+         margin_gradient}};
     return g;
 }
 
-/* Computes a loss that reads one pair at a time. Returns zeros for all other losses. */
-PREFERENCE_INLINE struct preference_gradient compute_term(const struct preference_settings *s,
-                                                          enum preference_loss loss,
-                                                          const struct preference_pair *pair)
+/* preference_get_term - return a loss that reads one pair at a time, or zeros for other losses. */
+HOST_DEVICE_INLINE struct preference_gradient
+preference_get_term(const struct preference_settings *s, enum preference_loss loss,
+                    const struct preference_pair *pair)
 {
     double beta = s->beta, chosen = pair->logps[CHOSEN] - pair->reference[CHOSEN];
     double rejected = pair->logps[REJECTED] - pair->reference[REJECTED];
@@ -154,30 +181,30 @@ PREFERENCE_INLINE struct preference_gradient compute_term(const struct preferenc
     struct preference_gradient none = {0, {0, 0}};
     switch (loss) {
     case PREFERENCE_SIGMOID:
-        return differentiate_difference(compute_logistic_loss(d), beta, beta);
+        return preference_differentiate(preference_logistic_loss(d), beta, beta);
     case PREFERENCE_HINGE:
-        return differentiate_difference(compute_hinge_loss(d), beta, beta);
+        return preference_differentiate(preference_hinge_loss(d), beta, beta);
     case PREFERENCE_IPO:
-        return compute_ipo_loss(mean, beta, chosen_tokens, rejected_tokens);
+        return preference_ipo_loss(mean, beta, chosen_tokens, rejected_tokens);
     case PREFERENCE_EXO_PAIR:
-        return differentiate_difference(compute_exo_loss(d, s->label_smoothing), beta, beta);
+        return preference_differentiate(preference_exo_loss(d, s->label_smoothing), beta, beta);
     case PREFERENCE_ROBUST:
-        return differentiate_difference(compute_robust_loss(d, s->label_smoothing), beta, beta);
+        return preference_differentiate(preference_robust_loss(d, s->label_smoothing), beta, beta);
     case PREFERENCE_DISCOPOP:
-        return differentiate_difference(compute_discopop_loss(d, s->discopop_tau), beta, beta);
+        return preference_differentiate(preference_discopop_loss(d, s->discopop_tau), beta, beta);
     case PREFERENCE_SIGMOID_NORM:
-        return differentiate_difference(compute_logistic_loss(beta * mean), beta / chosen_tokens,
+        return preference_differentiate(preference_logistic_loss(beta * mean), beta / chosen_tokens,
                                         beta / rejected_tokens);
     case PREFERENCE_NCA_PAIR:
-        return compute_nca_loss(beta, c, r);
+        return preference_nca_loss(beta, c, r);
     case PREFERENCE_BCO_PAIR:
-        return compute_bco_loss(beta, c, r);
+        return preference_bco_loss(beta, c, r);
     case PREFERENCE_SPPO_HARD:
-        return compute_sppo_loss(beta, chosen, rejected);
+        return preference_sppo_loss(beta, chosen, rejected);
     case PREFERENCE_APO_ZERO:
-        return compute_apo_zero_loss(beta, c, r);
+        return preference_apo_zero_loss(beta, c, r);
     case PREFERENCE_APO_DOWN:
-        return compute_apo_down_loss(beta, c, d);
+        return preference_apo_down_loss(beta, c, d);
     case PREFERENCE_AOT:
     case PREFERENCE_AOT_UNPAIRED:
     case PREFERENCE_SFT:
@@ -189,13 +216,81 @@ PREFERENCE_INLINE struct preference_gradient compute_term(const struct preferenc
 
 /* preference_add_term - add the weighted loss of one pair and its gradients to *out. A loss of the
  * whole batch adds zeros. */
-PREFERENCE_INLINE void preference_add_term(const struct preference_settings *s,
-                                           const struct preference_term *term,
-                                           const struct preference_pair *pair,
-                                           struct preference_gradient *out)
+HOST_DEVICE_INLINE void preference_add_term(const struct preference_settings *s,
+                                            const struct preference_term *term,
+                                            const struct preference_pair *pair,
+                                            struct preference_gradient *out)
 {
-    struct preference_gradient g = compute_term(s, term->loss, pair);
+    struct preference_gradient g = preference_get_term(s, term->loss, pair);
     out->loss += term->weight * g.loss;
     out->logps[CHOSEN] += term->weight * g.logps[CHOSEN];
     out->logps[REJECTED] += term->weight * g.logps[REJECTED];
+}
+
+/* ---- operation ---- */
+
+/* preference_set_response - set one response of pair i of the call.
+ *
+ * Units     response: CHOSEN or REJECTED; logps: its log-probability under the policy */
+HOST_DEVICE_INLINE void preference_set_response(struct preference_pair *pair,
+                                                const struct preference_rows *r, int64_t i,
+                                                int response, double logps)
+{
+    int64_t s = RESPONSES * i + response;
+    pair->logps[response] = logps;
+    pair->reference[response] = r->reference != NULL ? r->reference[s] : 0.0;
+    pair->tokens[response] = r->first[s + 1] - r->first[s];
+}
+
+/* preference_get_gradient - return the loss and the gradients of pair i of the call. */
+HOST_DEVICE_INLINE struct preference_gradient
+preference_get_gradient(const struct preference_rows *r, const struct preference_settings *settings,
+                        const struct preference_pair *pair, int64_t i)
+{
+    struct preference_gradient g = {0, {0, 0}};
+    if (r->gradients != NULL) {
+        return r->gradients[(r->gradient_first + i) % r->gradient_count];
+    }
+    for (int t = 0; t < settings->terms; t++) {
+        preference_add_term(settings, &settings->term[t], pair, &g);
+    }
+    return g;
+}
+
+/* The terms of a pair in the sums. preference_pair_sum returns the sum of each term. */
+enum { PREFERENCE_PAIR_TERMS = 7 };
+
+struct preference_pair_terms {
+    double values[PREFERENCE_PAIR_TERMS];
+};
+
+/* preference_pair_sum - return the sum (enum preference_sum) to which a term is added. */
+HOST_DEVICE_INLINE int preference_pair_sum(int term)
+{
+    static const int sums[PREFERENCE_PAIR_TERMS] = {
+        PREFERENCE_SUM_LOSS,          PREFERENCE_SUM_REWARD_CHOSEN, PREFERENCE_SUM_REWARD_REJECTED,
+        PREFERENCE_SUM_CORRECT_PAIRS, PREFERENCE_SUM_LOGPS_CHOSEN,  PREFERENCE_SUM_LOGPS_REJECTED,
+        PREFERENCE_SUM_MARGIN,
+    };
+    return sums[term];
+}
+
+/* preference_get_pair_terms - return the terms of a pair in the sums.
+ *
+ * Units     loss: of the pair */
+HOST_DEVICE_INLINE struct preference_pair_terms
+preference_get_pair_terms(const struct preference_pair *p, double beta, double loss)
+{
+    double chosen = beta * (p->logps[CHOSEN] - p->reference[CHOSEN]);
+    double rejected = beta * (p->logps[REJECTED] - p->reference[REJECTED]);
+    struct preference_pair_terms terms = {{
+        loss,
+        chosen,
+        rejected,
+        chosen > rejected ? 1.0 : 0.0,
+        p->logps[CHOSEN],
+        p->logps[REJECTED],
+        chosen - rejected,
+    }};
+    return terms;
 }

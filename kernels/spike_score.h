@@ -7,6 +7,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 #include "base/status.h"
 
 struct kernels;
@@ -56,3 +60,7 @@ struct spike_inputs {
  *           products may be fused with sums */
 status spike_score_run(struct kernels *k, struct update_control *control, struct spike_state *state,
                        const struct spike_inputs *in);
+
+#ifdef __cplusplus
+}
+#endif

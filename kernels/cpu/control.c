@@ -1,11 +1,11 @@
 /* The decision of a training step: sums over ranks, and the factor of the gradients. The CUDA
- * back-end computes them in device memory, with the same bits. */
-#include <math.h>
-
+ * back-end computes them in device memory, with the same bits. This file is compiled once, so that
+ * its results do not depend on the instruction set. */
 #include "base/exact.h"
+#include "kernels/control_terms.h"
 #include "kernels/cpu/cpu.h"
 
-status CPU(control_sum_exact)(struct kernels *k, double *out, const double *x, int64_t count)
+status cpu_control_sum_exact(struct kernels *k, double *out, const double *x, int64_t count)
 {
     (void)k;
     struct exact_sum sum = {{0}, 0, 0};
@@ -16,8 +16,8 @@ status CPU(control_sum_exact)(struct kernels *k, double *out, const double *x, i
     return STATUS_OK;
 }
 
-status CPU(control_sum_rows)(struct kernels *k, double *out, const double *x, const double *y,
-                             int64_t rows, int64_t columns)
+status cpu_control_sum_rows(struct kernels *k, double *out, const double *x, const double *y,
+                            int64_t rows, int64_t columns)
 {
     (void)k;
     for (int64_t r = 0; r < rows; r++) {
@@ -29,9 +29,9 @@ status CPU(control_sum_rows)(struct kernels *k, double *out, const double *x, co
     return STATUS_OK;
 }
 
-status CPU(control_sum_segments)(struct kernels *k, double *out, const double *x,
-                                 const int32_t *first, const int32_t *counts, int64_t segments,
-                                 int64_t columns)
+status cpu_control_sum_segments(struct kernels *k, double *out, const double *x,
+                                const int32_t *first, const int32_t *counts, int64_t segments,
+                                int64_t columns)
 {
     (void)k;
     for (int64_t i = 0; i < segments * columns; i++) {
@@ -44,24 +44,21 @@ status CPU(control_sum_segments)(struct kernels *k, double *out, const double *x
     return STATUS_OK;
 }
 
-status CPU(control_trust_ratios)(struct kernels *k, double *ratios, const double *squares,
-                                 const int32_t *tensors, int64_t count)
+status cpu_control_trust_ratios(struct kernels *k, double *ratios, const double *squares,
+                                const int32_t *tensors, int64_t count)
 {
     (void)k;
     for (int64_t i = 0; i < count; i++) {
         const double *s = squares + 2 * (tensors[i] < 0 ? 0 : tensors[i]);
-        ratios[i] = tensors[i] >= 0 && s[0] != 0 && s[1] != 0 ? sqrt(s[0] / s[1]) : 1;
+        ratios[i] = tensors[i] >= 0 ? control_get_trust_ratio(s[0], s[1]) : 1;
     }
     return STATUS_OK;
 }
 
-status CPU(control_decide_update)(struct kernels *k, struct update_control *control,
-                                  const struct update_sums *sums)
+status cpu_control_decide_update(struct kernels *k, struct update_control *control,
+                                 const struct update_sums *sums)
 {
     (void)k;
-    double scale = 1 / fmax(1, *sums->count);
-    control->gradient_scale =
-        (float)(scale * control_clip_factor(sqrt(*sums->squares) * scale, sums->max_norm));
-    control->skip = control->skip || !isfinite(*sums->loss) || !isfinite(*sums->squares);
+    control_decide(control, sums);
     return STATUS_OK;
 }

@@ -94,6 +94,14 @@ static inline void cpu_transpose(float *out, const float *in, int64_t stride, in
 #define CPU_JOIN_(variant, name) cpu_##variant##_##name
 #define CPU_JOIN(variant, name) CPU_JOIN_(variant, name)
 
+/* cpu_control_sum_exact, cpu_control_sum_rows, cpu_control_sum_segments, cpu_control_trust_ratios,
+ * cpu_control_decide_update - implement the operations of control.h for all instruction sets. */
+__typeof__(control_sum_exact) cpu_control_sum_exact;
+__typeof__(control_sum_rows) cpu_control_sum_rows;
+__typeof__(control_sum_segments) cpu_control_sum_segments;
+__typeof__(control_trust_ratios) cpu_control_trust_ratios;
+__typeof__(control_decide_update) cpu_control_decide_update;
+
 /* cpu_head_loss_run - implement head_loss_run for all instruction sets. */
 __typeof__(head_loss_run) cpu_head_loss_run;
 

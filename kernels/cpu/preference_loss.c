@@ -7,44 +7,25 @@
 
 static struct preference_pair get_pair(const struct preference_rows *r, int64_t i)
 {
-    struct preference_pair pair = {0};
+    struct preference_pair pair;
     for (int a = 0; a < RESPONSES; a++) {
         int64_t s = RESPONSES * i + a;
-        pair.reference[a] = r->reference != NULL ? r->reference[s] : 0;
-        pair.tokens[a] = r->first[s + 1] - r->first[s];
+        double logps = 0;
         for (int64_t row = r->first[s]; row < r->first[s + 1]; row++) {
-            pair.logps[a] -= (double)r->losses[row];
+            logps -= (double)r->losses[row];
         }
+        preference_set_response(&pair, r, i, a, logps);
     }
     return pair;
 }
 
-static struct preference_gradient get_gradient(const struct preference_rows *r,
-                                               const struct preference_settings *settings,
-                                               const struct preference_pair *pair, int64_t i)
-{
-    struct preference_gradient g = {0};
-    if (r->gradients != NULL) {
-        return r->gradients[(r->gradient_first + i) % r->gradient_count];
-    }
-    for (int t = 0; t < settings->terms; t++) {
-        preference_add_term(settings, &settings->term[t], pair, &g);
-    }
-    return g;
-}
-
 static void add_pair(double *sums, const struct preference_pair *p, double beta, double loss)
 {
-    double chosen = beta * (p->logps[CHOSEN] - p->reference[CHOSEN]);
-    double rejected = beta * (p->logps[REJECTED] - p->reference[REJECTED]);
-    sums[PREFERENCE_SUM_LOSS] += loss;
+    const struct preference_pair_terms terms = preference_get_pair_terms(p, beta, loss);
+    for (int t = 0; t < PREFERENCE_PAIR_TERMS; t++) {
+        sums[preference_pair_sum(t)] += terms.values[t];
+    }
     sums[PREFERENCE_SUM_PAIRS] += 1;
-    sums[PREFERENCE_SUM_REWARD_CHOSEN] += chosen;
-    sums[PREFERENCE_SUM_REWARD_REJECTED] += rejected;
-    sums[PREFERENCE_SUM_MARGIN] += chosen - rejected;
-    sums[PREFERENCE_SUM_CORRECT_PAIRS] += chosen > rejected;
-    sums[PREFERENCE_SUM_LOGPS_CHOSEN] += p->logps[CHOSEN];
-    sums[PREFERENCE_SUM_LOGPS_REJECTED] += p->logps[REJECTED];
 }
 
 static void add_tokens(double *sums, const struct preference_rows *r, int64_t s)
@@ -70,7 +51,7 @@ status cpu_preference_loss_run(struct kernels *k, double *sums, float *row_scale
     }
     for (int64_t i = 0; i < rows->pairs; i++) {
         const struct preference_pair pair = get_pair(rows, i);
-        const struct preference_gradient g = get_gradient(rows, settings, &pair, i);
+        const struct preference_gradient g = preference_get_gradient(rows, settings, &pair, i);
         for (int64_t s = RESPONSES * i; s < RESPONSES * (i + 1); s++) {
             for (int64_t row = rows->first[s]; row < rows->first[s + 1] && row_scales != NULL;
                  row++) {

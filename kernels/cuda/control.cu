@@ -4,10 +4,8 @@
  *   control_sum_exact:      out = sum_i x_i, in fixed point with digits of 40 bits (base/exact.c)
  *   control_sum_rows:       out[c] = sum_r (x[r, c] + y[r, c]), in the order of r
  *   control_sum_segments:   out[s, c] = sum of the rows of segment s
- *   control_trust_ratios:   ratios[i] = sqrt(s[0] / s[1]), s = squares[tensors[i]]; 1 if a sum is 0
- *   control_decide_update:  factor = s min(1, max_norm / (s sqrt(squares) + 1e-6)),
- *                      s = 1 / max(1, count)
- *   spike_score_run:   the formulas of spike_terms.h
+ *   control_trust_ratios, control_decide_update:  the formulas of control_terms.h
+ *   spike_score_run:        the formulas of spike_terms.h
  *
  * Launch    control_sum_exact: one warp; lane d adds digit d of all terms. control_sum_rows,
  *           control_sum_segments, control_trust_ratios: a thread for each output, block 128.
@@ -18,6 +16,7 @@
 extern "C" {
 #include "base/exact.h"
 }
+#include "kernels/control_terms.h"
 #include "kernels/spike_terms.h"
 
 enum { EXACT_THREADS = 32, ROWS_THREADS = 128, MANTISSA_BITS = 53, EXPONENT_BIAS = 1075 };
@@ -112,7 +111,7 @@ __global__ void __launch_bounds__(EXACT_THREADS)
         if (fits_digits(term)) {
             digit += get_digit(term, lane);
         } else {
-            overflow += is_finite_value(term) ? (term < 0 ? -INFINITY : INFINITY) : term;
+            overflow += host_device_is_finite(term) ? (term < 0 ? -INFINITY : INFINITY) : term;
         }
     }
     digits[lane] = digit;
@@ -162,19 +161,13 @@ __global__ void __launch_bounds__(ROWS_THREADS)
         return;
     }
     int64_t tensor = tensors[i] < 0 ? 0 : tensors[i];
-    double weights = squares[2 * tensor], update = squares[2 * tensor + 1];
-    ratios[i] = tensors[i] >= 0 && weights != 0 && update != 0 ? sqrt(weights / update) : 1.0;
+    double ratio = control_get_trust_ratio(squares[2 * tensor], squares[2 * tensor + 1]);
+    ratios[i] = tensors[i] >= 0 ? ratio : 1.0;
 }
 
 __global__ void decide_update(struct update_control *control, const struct update_sums s)
 {
-    double scale = 1 / fmax(1.0, *s.count);
-    double norm = __dmul_rn(sqrt(*s.squares), scale);
-    double clip = s.max_norm > 0 ? fmin(1.0, s.max_norm / (norm + CLIP_DIVISION_GUARD)) : 1.0;
-    control->gradient_scale = static_cast<float>(scale * clip);
-    if (!is_finite_value(*s.loss) || !is_finite_value(*s.squares)) {
-        control->skip = 1;
-    }
+    control_decide(control, &s);
 }
 
 __global__ void decide_spike(struct update_control *control, struct spike_state *state,

@@ -1,10 +1,6 @@
-/* The loss of a fine-tuning head, in double precision. The compiler may not fuse a product with a
- * sum, so that only exp, log and log1p can differ from the CPU.
- *
- *   softmax of x with label t:  loss = log sum_i exp(x_i - m) + m - x_t,  m = max_i x_i
- *                               gradient_i = w (exp(x_i - m) / sum - [i = t])
- *   square:                     loss = d^2, gradient = 2 d, d = x - target
- *   pair:                       loss = log1p(exp(-|d|)) + max(-d, 0) + center (c + r)^2, d = c - r
+/* The loss of a fine-tuning head, in double precision. head_loss_terms.h defines the formulas. The
+ * compiler may not fuse a product with a sum, so that only exp, log and log1p can differ from the
+ * CPU.
  *
  * Order     the lanes of a warp compute the exponentials, and each lane adds all of them in the
  *           order of the outputs. The first kernel writes HEAD_LOSS_SUMS terms for each loss to
@@ -16,20 +12,9 @@
 #include "kernels/cuda/operation.cuh"
 #include "kernels/cuda/ordered_sums.cuh"
 
+#include "kernels/head_loss_terms.h"
+
 enum { LOSS_THREADS = 128, LOSS_WARPS = LOSS_THREADS / 32 };
-
-/* The six terms of one loss, in the order of enum head_loss_sum. */
-struct loss_terms {
-    double values[HEAD_LOSS_SUMS];
-};
-
-/* `count` outputs that are `stride` apart, and their gradients. */
-struct softmax {
-    const float *outputs;
-    float *gradients;
-    int64_t count, stride, label;
-    double weight; /* factor of the gradients */
-};
 
 struct largest {
     float value;
@@ -38,7 +23,7 @@ struct largest {
 
 /* Returns the first of the largest outputs. If an output is NaN, the result can be any output; the
  * loss is then NaN. */
-GPU_INLINE struct largest find_largest(const struct softmax &s, int lane)
+GPU_INLINE struct largest find_largest(const struct head_loss_softmax &s, int lane)
 {
     struct largest found = {-INFINITY, s.count};
     for (int64_t i = lane; i < s.count; i += 32) {
@@ -59,27 +44,25 @@ GPU_INLINE struct largest find_largest(const struct softmax &s, int lane)
 }
 
 /* Writes the gradients, and returns -log p(label) to all lanes of a warp. shared: 32 doubles. */
-GPU_INLINE double compute_softmax(const struct softmax &s, int lane, double *shared, bool *correct)
+GPU_INLINE double compute_softmax(const struct head_loss_softmax &s, int lane, double *shared,
+                                  bool *correct)
 {
     const struct largest best = find_largest(s, lane);
     double maximum = static_cast<double>(best.value), sum = 0;
     for (int64_t first = 0; first < s.count; first += 32) {
         int64_t i = first + lane;
-        double exponential =
-            i < s.count ? exp(static_cast<double>(s.outputs[i * s.stride]) - maximum) : 0.0;
+        double exponential = i < s.count ? head_loss_exponential(&s, i, maximum) : 0.0;
         sum = add_lanes(sum, exponential, lane, shared);
     }
     for (int64_t i = lane; i < s.count; i += 32) {
-        double probability = exp(static_cast<double>(s.outputs[i * s.stride]) - maximum) / sum;
-        double is_label = i == s.label ? 1.0 : 0.0;
-        s.gradients[i * s.stride] = static_cast<float>(__dmul_rn(s.weight, probability - is_label));
+        head_loss_set_gradient(&s, i, maximum, sum);
     }
     *correct = best.index == s.label;
-    return log(sum) + maximum - static_cast<double>(s.outputs[s.label * s.stride]);
+    return head_loss_softmax_loss(&s, maximum, sum);
 }
 
 __global__ void __launch_bounds__(LOSS_THREADS)
-    compute_row_losses(struct loss_terms *terms, float *gradients, const float *outputs,
+    compute_row_losses(struct head_loss_terms *terms, float *gradients, const float *outputs,
                        int64_t columns, const struct head_loss h)
 {
     GPU_SHARED(double, shared, LOSS_THREADS);
@@ -88,8 +71,8 @@ __global__ void __launch_bounds__(LOSS_THREADS)
     if (row >= h.examples) {
         return;
     }
-    struct loss_terms term = {};
-    const struct softmax s = {
+    struct head_loss_terms term = {};
+    const struct head_loss_softmax s = {
         outputs + row * columns, gradients + row * columns, columns, 1, h.labels[row], 1.0};
     if (h.labels[row] == h.ignored) {
         for (int64_t i = lane; i < columns; i += 32) {
@@ -108,7 +91,7 @@ __global__ void __launch_bounds__(LOSS_THREADS)
 
 /* Each example has one term for each column. The term of the last column counts the example. */
 __global__ void __launch_bounds__(LOSS_THREADS)
-    compute_column_losses(struct loss_terms *terms, float *gradients, const float *outputs,
+    compute_column_losses(struct head_loss_terms *terms, float *gradients, const float *outputs,
                           int64_t columns, const struct head_loss h)
 {
     GPU_SHARED(double, shared, LOSS_THREADS);
@@ -122,9 +105,9 @@ __global__ void __launch_bounds__(LOSS_THREADS)
     for (int64_t c = 0; c < columns; c++) {
         int64_t offset = first * columns + c, label = h.labels[example * columns + c];
         const double number = static_cast<double>(columns);
-        const struct softmax s = {outputs + offset, gradients + offset, count, columns, label,
-                                  1.0 / number};
-        struct loss_terms term = {};
+        const struct head_loss_softmax s = {
+            outputs + offset, gradients + offset, count, columns, label, 1.0 / number};
+        struct head_loss_terms term = {};
         bool correct, is_last = c == columns - 1;
         term.values[HEAD_LOSS_VALUE] =
             compute_softmax(s, lane, shared + 32 * warp, &correct) / number;
@@ -138,47 +121,23 @@ __global__ void __launch_bounds__(LOSS_THREADS)
 }
 
 __global__ void __launch_bounds__(LOSS_THREADS)
-    compute_squares(struct loss_terms *terms, float *gradients, const float *outputs,
+    compute_squares(struct head_loss_terms *terms, float *gradients, const float *outputs,
                     const struct head_loss h)
 {
     int64_t i = static_cast<int64_t>(blockIdx.x) * LOSS_THREADS + threadIdx.x;
-    if (i >= h.examples) {
-        return;
+    if (i < h.examples) {
+        terms[i] = head_loss_square_terms(gradients + i, outputs[i], h.targets[i]);
     }
-    double d = static_cast<double>(outputs[i]) - static_cast<double>(h.targets[i]);
-    struct loss_terms term = {};
-    term.values[HEAD_LOSS_VALUE] = __dmul_rn(d, d);
-    term.values[HEAD_LOSS_COUNT] = 1;
-    term.values[HEAD_LOSS_ABSOLUTE] = fabs(d);
-    gradients[i] = static_cast<float>(2 * d);
-    terms[i] = term;
 }
 
 __global__ void __launch_bounds__(LOSS_THREADS)
-    compute_pairs(struct loss_terms *terms, float *gradients, const float *outputs,
+    compute_pairs(struct head_loss_terms *terms, float *gradients, const float *outputs,
                   const struct head_loss h)
 {
     int64_t i = static_cast<int64_t>(blockIdx.x) * LOSS_THREADS + threadIdx.x;
-    if (i >= h.examples) {
-        return;
+    if (i < h.examples) {
+        terms[i] = head_loss_pair_terms(gradients + 2 * i, outputs + 2 * i, h.center);
     }
-    double chosen = static_cast<double>(outputs[2 * i]);
-    double rejected = static_cast<double>(outputs[2 * i + 1]);
-    double d = chosen - rejected, total = chosen + rejected;
-    double exponential = exp(-fabs(d));
-    double gradient = -(d > 0 ? exponential : 1.0) / (1 + exponential);
-    double centering = __dmul_rn(__dmul_rn(h.center, total), total);
-    double slope = __dmul_rn(2 * h.center, total);
-    struct loss_terms term;
-    term.values[HEAD_LOSS_VALUE] = log1p(exponential) + (d < 0 ? -d : 0.0) + centering;
-    term.values[HEAD_LOSS_COUNT] = 1;
-    term.values[HEAD_LOSS_CORRECT] = chosen > rejected;
-    term.values[HEAD_LOSS_MARGIN] = d;
-    term.values[HEAD_LOSS_TOTAL] = total;
-    term.values[HEAD_LOSS_OUTPUTS] = 2;
-    gradients[2 * i] = static_cast<float>(gradient + slope);
-    gradients[2 * i + 1] = static_cast<float>(-gradient + slope);
-    terms[i] = term;
 }
 
 __global__ void __launch_bounds__(ADD_THREADS)
@@ -193,8 +152,9 @@ __global__ void __launch_bounds__(ADD_THREADS)
 
 /* ---- host ---- */
 
-static status launch_losses(struct kernels *k, struct loss_terms *terms, struct tensor gradients,
-                            struct tensor outputs, const struct head_loss *h)
+static status launch_losses(struct kernels *k, struct head_loss_terms *terms,
+                            struct tensor gradients, struct tensor outputs,
+                            const struct head_loss *h)
 {
     float *to = static_cast<float *>(gradients.data);
     const float *from = static_cast<const float *>(outputs.data);
@@ -226,7 +186,7 @@ extern "C" status cuda_head_loss_run(struct kernels *k, double *out, struct tens
     void *terms;
     TRY(cuda_take_scratch(k, cuda_head_loss_bytes(count), &terms));
     if (count > 0) {
-        TRY(launch_losses(k, static_cast<struct loss_terms *>(terms), gradients, outputs, h));
+        TRY(launch_losses(k, static_cast<struct head_loss_terms *>(terms), gradients, outputs, h));
     }
     LAUNCH(k, add_terms, 1, ADD_THREADS, 0, out, static_cast<const double *>(terms), count);
     return STATUS_OK;

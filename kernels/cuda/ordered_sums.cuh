@@ -21,6 +21,12 @@ GPU_INLINE double add_lanes(double sum, double term, int lane, double *shared)
     return sum;
 }
 
+/* count_rows - return the number of rows that the block adds at once, if `left` rows are left. */
+GPU_INLINE int count_rows(int64_t left)
+{
+    return left < ADD_ROWS ? static_cast<int>(left) : int{ADD_ROWS};
+}
+
 /* add_columns - add each column of terms [rows, COLUMNS], in the order of the rows.
  *
  * Shapes    shared [ADD_ROWS, COLUMNS];  COLUMNS <= ADD_THREADS
@@ -31,7 +37,7 @@ GPU_INLINE double add_columns(const double *terms, int64_t rows, double *shared)
 {
     double sum = 0;
     for (int64_t first = 0; first < rows; first += ADD_ROWS) {
-        int count = rows - first < ADD_ROWS ? static_cast<int>(rows - first) : int{ADD_ROWS};
+        int count = count_rows(rows - first);
         for (int i = static_cast<int>(threadIdx.x); i < count * COLUMNS; i += ADD_THREADS) {
             shared[i] = terms[first * COLUMNS + i];
         }

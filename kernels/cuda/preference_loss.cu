@@ -4,8 +4,9 @@
  *   scale of a row  = -d loss / d log p of its response
  *
  * Order     each lane of a warp adds all losses of a response in their order. The first kernel
- *           writes PAIR_SUMS terms for each pair to scratch memory. In the second kernel, one
- *           thread for each sum adds its terms in the order of the pairs or of the tokens
+ *           writes PREFERENCE_PAIR_TERMS terms for each pair to scratch memory. In the second
+ *           kernel, one thread for each sum adds its terms in the order of the pairs or of the
+ *           tokens
  * Launch    compute_pairs: a warp for a pair, block 128, 1 KiB of shared memory. add_sums: one
  *           block of 256 threads, 14 KiB of shared memory */
 #include "kernels/cuda/operation.cuh"
@@ -15,25 +16,11 @@
 
 enum { PAIR_THREADS = 128, PAIR_WARPS = PAIR_THREADS / 32 };
 
-/* The terms of a pair in the sums, and of a token. */
-enum {
-    PAIR_LOSS,
-    PAIR_REWARD_CHOSEN,
-    PAIR_REWARD_REJECTED,
-    PAIR_CORRECT,
-    PAIR_LOGPS_CHOSEN,
-    PAIR_LOGPS_REJECTED,
-    PAIR_MARGIN,
-    PAIR_SUMS
-};
+/* The terms of a token in the sums. */
 enum { TOKEN_ENTROPY, TOKEN_LOGIT_CHOSEN, TOKEN_LOGIT_REJECTED, TOKEN_CORRECT, TOKEN_SUMS };
 
-static_assert(static_cast<int>(PAIR_SUMS) <= 2 * 2 * HEAD_LOSS_SUMS,
+static_assert(static_cast<int>(PREFERENCE_PAIR_TERMS) <= 2 * 2 * HEAD_LOSS_SUMS,
               "a pair has two rows; the scratch memory holds two losses for each row");
-
-struct pair_terms {
-    double values[PAIR_SUMS];
-};
 
 /* Returns the log-probability of rows [first, end) to all lanes. shared: 32 doubles of the warp. */
 GPU_INLINE double sum_logps(const float *losses, int64_t first, int64_t end, int lane,
@@ -53,31 +40,15 @@ GPU_INLINE struct preference_pair load_pair(const struct preference_rows &r, int
     struct preference_pair pair;
 #pragma unroll
     for (int a = 0; a < RESPONSES; a++) {
-        int64_t s = RESPONSES * i + a, first = r.first[s], end = r.first[s + 1];
-        pair.reference[a] = r.reference != nullptr ? r.reference[s] : 0.0;
-        pair.tokens[a] = end - first;
-        pair.logps[a] = sum_logps(r.losses, first, end, lane, shared);
+        int64_t s = RESPONSES * i + a;
+        double logps = sum_logps(r.losses, r.first[s], r.first[s + 1], lane, shared);
+        preference_set_response(&pair, &r, i, a, logps);
     }
     return pair;
 }
 
-GPU_INLINE struct pair_terms get_terms(const struct preference_pair &p, double beta, double loss)
-{
-    double chosen = beta * (p.logps[CHOSEN] - p.reference[CHOSEN]);
-    double rejected = beta * (p.logps[REJECTED] - p.reference[REJECTED]);
-    struct pair_terms t;
-    t.values[PAIR_LOSS] = loss;
-    t.values[PAIR_REWARD_CHOSEN] = chosen;
-    t.values[PAIR_REWARD_REJECTED] = rejected;
-    t.values[PAIR_CORRECT] = chosen > rejected;
-    t.values[PAIR_LOGPS_CHOSEN] = p.logps[CHOSEN];
-    t.values[PAIR_LOGPS_REJECTED] = p.logps[REJECTED];
-    t.values[PAIR_MARGIN] = chosen - rejected;
-    return t;
-}
-
 __global__ void __launch_bounds__(PAIR_THREADS)
-    compute_pairs(struct pair_terms *terms, float *row_scales, double *logps,
+    compute_pairs(struct preference_pair_terms *terms, float *row_scales, double *logps,
                   const struct preference_rows r, const struct preference_settings settings)
 {
     GPU_SHARED(double, shared, PAIR_THREADS);
@@ -87,21 +58,14 @@ __global__ void __launch_bounds__(PAIR_THREADS)
         return;
     }
     const struct preference_pair pair = load_pair(r, i, lane, shared + 32 * warp);
-    struct preference_gradient g = {0, {0, 0}};
-    if (r.gradients != nullptr) {
-        g = r.gradients[(r.gradient_first + i) % r.gradient_count];
-    } else {
-        for (int t = 0; t < settings.terms; t++) {
-            preference_add_term(&settings, &settings.term[t], &pair, &g);
-        }
-    }
+    const struct preference_gradient g = preference_get_gradient(&r, &settings, &pair, i);
     int64_t middle = r.first[RESPONSES * i + 1], end = r.first[RESPONSES * i + 2];
     for (int64_t row = r.first[RESPONSES * i] + lane; row < end && row_scales != nullptr;
          row += 32) {
         row_scales[row] = static_cast<float>(-g.logps[row < middle ? CHOSEN : REJECTED]);
     }
     if (lane == 0) {
-        terms[i] = get_terms(pair, settings.beta, g.loss);
+        terms[i] = preference_get_pair_terms(&pair, settings.beta, g.loss);
     }
     if (lane < RESPONSES && logps != nullptr) {
         logps[RESPONSES * i + lane] = pair.logps[lane];
@@ -119,7 +83,7 @@ GPU_INLINE double add_token_terms(const struct preference_rows &r, double *share
         bool reads = column == TOKEN_ENTROPY || (column == TOKEN_LOGIT_REJECTED && !is_chosen) ||
                      ((column == TOKEN_LOGIT_CHOSEN || column == TOKEN_CORRECT) && is_chosen);
         for (int64_t first = r.first[s], end = r.first[s + 1]; first < end; first += ADD_ROWS) {
-            int count = end - first < ADD_ROWS ? static_cast<int>(end - first) : int{ADD_ROWS};
+            int count = count_rows(end - first);
             int64_t row = first + threadIdx.x;
             if (row < end) {
                 double *values = shared + TOKEN_SUMS * threadIdx.x;
@@ -151,22 +115,17 @@ GPU_INLINE double count_tokens(const struct preference_rows &r, int response)
 __global__ void __launch_bounds__(ADD_THREADS)
     add_sums(double *sums, const double *terms, const struct preference_rows r)
 {
-    static const int pair_sums[PAIR_SUMS] = {
-        PREFERENCE_SUM_LOSS,          PREFERENCE_SUM_REWARD_CHOSEN, PREFERENCE_SUM_REWARD_REJECTED,
-        PREFERENCE_SUM_CORRECT_PAIRS, PREFERENCE_SUM_LOGPS_CHOSEN,  PREFERENCE_SUM_LOGPS_REJECTED,
-        PREFERENCE_SUM_MARGIN,
-    };
     static const int token_sums[TOKEN_SUMS] = {
         PREFERENCE_SUM_ENTROPY,
         PREFERENCE_SUM_LOGITS_CHOSEN,
         PREFERENCE_SUM_LOGITS_REJECTED,
         PREFERENCE_SUM_CORRECT_TOKENS,
     };
-    GPU_SHARED(double, shared, ADD_ROWS *PAIR_SUMS);
-    double pair_sum = add_columns<PAIR_SUMS>(terms, r.pairs, shared);
+    GPU_SHARED(double, shared, ADD_ROWS *PREFERENCE_PAIR_TERMS);
+    double pair_sum = add_columns<PREFERENCE_PAIR_TERMS>(terms, r.pairs, shared);
     double token_sum = add_token_terms(r, shared);
-    if (threadIdx.x < PAIR_SUMS) {
-        sums[pair_sums[threadIdx.x]] = pair_sum;
+    if (threadIdx.x < PREFERENCE_PAIR_TERMS) {
+        sums[preference_pair_sum(static_cast<int>(threadIdx.x))] = pair_sum;
     }
     if (threadIdx.x < TOKEN_SUMS) {
         sums[token_sums[threadIdx.x]] = token_sum;
@@ -188,10 +147,12 @@ extern "C" status cuda_preference_loss_run(struct kernels *k, double *sums, floa
                                            const struct preference_settings *settings)
 {
     void *terms;
-    TRY(cuda_take_scratch(k, static_cast<size_t>(rows->pairs) * sizeof(struct pair_terms), &terms));
+    TRY(cuda_take_scratch(
+        k, static_cast<size_t>(rows->pairs) * sizeof(struct preference_pair_terms), &terms));
     if (rows->pairs > 0) {
         LAUNCH(k, compute_pairs, count_blocks(rows->pairs, PAIR_WARPS), PAIR_THREADS, 0,
-               static_cast<struct pair_terms *>(terms), row_scales, logps, *rows, *settings);
+               static_cast<struct preference_pair_terms *>(terms), row_scales, logps, *rows,
+               *settings);
     }
     if (sums != NULL) {
         LAUNCH(k, add_sums, 1, ADD_THREADS, 0, sums, static_cast<const double *>(terms), *rows);

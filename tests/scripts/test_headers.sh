@@ -1,10 +1,11 @@
 #!/bin/bash
-# Each header of C compiles alone: it includes or declares everything that it uses.
-# usage: test_headers.sh COMPILER [FLAG...]; BIREME_SOURCE_DIR is set by ctest
+# Each header of C compiles alone: it includes or declares everything that it uses. The headers that
+# kernels of a GPU share with the host also compile as C++, before and after gpu.cuh.
+# usage: test_headers.sh COMPILER CXX_COMPILER [FLAG...]; BIREME_SOURCE_DIR is set by ctest
 #
 # Tests are not included, and neither are .cuh files, which need nvcc. The headers of MPI are
 # skipped if FLAG does not define BIREME_MPI. The headers of kernels/cuda are skipped without the
-# CUDA toolkit.
+# CUDA toolkit. CXX_COMPILER may be `none`.
 set -euo pipefail
 source=${BIREME_SOURCE_DIR:?}
 source "$source/tests/temporary_folder.sh"
@@ -42,8 +43,35 @@ check_headers() {
     [ "$count" -gt 0 ] && [ "$broken" = 0 ]
 }
 
+# check_shared ROOT HEADER FUNCTION...: C++ includes the header in any order with gpu.cuh, and the
+# functions have the names of C functions.
+check_shared() {
+    local root=$1 header=$2 order include function
+    shift 2
+    for order in "$header" "$header kernels/cuda/gpu.cuh" "kernels/cuda/gpu.cuh $header"; do
+        {
+            for include in $order; do
+                echo "#include \"$include\""
+            done
+            for function in "$@"; do
+                echo "void *get_$function() { return reinterpret_cast<void *>($function); }"
+            done
+        } >"$folder/shared.cc"
+        "${cxx_compiler[@]}" -std=c++17 -DGPU_EMULATOR='"tests/simt/simt.h"' -Wall -Werror \
+            -Wno-unused-function -Wno-unknown-pragmas -I"$root" -I"$source" -c "$folder/shared.cc" \
+            -o "$folder/shared.o" || return 1
+        for function in "$@"; do
+            nm -u "$folder/shared.o" | grep -w "$function" >/dev/null || {
+                echo "$order: $function is not a C function"
+                return 1
+            }
+        done
+    done
+}
+
 read -ra compiler <<<"$1"
-shift
+read -ra cxx_compiler <<<"$2"
+shift 2
 has_cuda=true
 echo '#include <cublasLt.h>' | "${compiler[@]}" -fsyntax-only -x c - 2>/dev/null || {
     has_cuda=false
@@ -59,4 +87,23 @@ if check_headers "$folder/tree" >"$folder/out" ||
     ! grep -q '^base/incomplete.h does not compile alone' "$folder/out" ||
     ! grep -q '2 headers, 1 broken' "$folder/out"; then
     fail 'the check did not find a header without its include'
+fi
+
+if [ "${cxx_compiler[*]}" = none ]; then
+    echo 'not checked: headers in C++, because this build has no C++ compiler'
+    exit 0
+fi
+operations='control_decide_update head_loss_run preference_loss_run spike_score_run'
+for header in "$source"/kernels/*_terms.h; do
+    stem=$(basename "$header" _terms.h)
+    function=$(tr ' ' '\n' <<<"$operations" | grep "^${stem}_") ||
+        fail "no operation of $stem in the list of this test"
+    check_shared "$source" "kernels/${stem}_terms.h" "$function" status_raise ||
+        fail "kernels/${stem}_terms.h does not compile as C++ in any order"
+done
+echo '#include "base/plain.h"' >"$folder/tree/kernels/plain_terms.h"
+echo 'int base_count(void);' >"$folder/tree/base/plain.h"
+if check_shared "$folder/tree" kernels/plain_terms.h base_count >"$folder/out" ||
+    ! grep -q 'base_count is not a C function' "$folder/out"; then
+    fail 'the check did not find a header without extern "C"'
 fi

@@ -92,8 +92,8 @@ static void add_sorted(const struct preference_settings *s, const struct prefere
                        bool margins, struct preference_gradient *out)
 {
     for (int64_t k = 0; k < count; k++) {
-        struct scalar_loss f = compute_smoothed_logistic_loss(
-            s->beta * (high[k].value - low[k].value), s->label_smoothing);
+        struct preference_scalar f =
+            preference_smoothed_loss(s->beta * (high[k].value - low[k].value), s->label_smoothing);
         double gradient = term->weight * s->beta * f.gradient;
         out[high[k].pair].loss += term->weight * f.value;
         out[high[k].pair].logps[CHOSEN] += gradient;

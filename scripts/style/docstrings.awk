@@ -1,5 +1,6 @@
 # Rule `docstrings`: a comment of the form "name - what it does" stands directly above every
-# prototype of a public header. The part after the hyphen begins with a verb. A comment may cover
+# prototype and every inline function of a public header. The part after the hyphen begins with a
+# verb. An inline function with a prototype above it needs no second comment. A comment may cover
 # several prototypes in a row if it names all of them. Its fields have the order of CONTRIBUTING.md.
 # Headers that are private to their folder (*_impl.h) are exempt.
 BEGIN {
@@ -44,10 +45,13 @@ FNR == 1 {
     }
     if (read_declaration()) {
         named = (" " text " ") ~ "[^A-Za-z_0-9]" name "[^A-Za-z_0-9]"
-        if (is_prototype && !is_static && !(heading && named)) {
-            report("docstrings", declared_at, "no comment \"" name " - ...\" above the prototype")
-        } else if (is_prototype && !is_static && text ~ refers) {
-            report("docstrings", declared_at, "begin with a verb: \"" name " - return ...\"")
+        if (heading && named) {
+            documented[FILENAME, name] = 1
+            if (text ~ refers) {
+                report("docstrings", declared_at, "begin with a verb: \"" name " - return ...\"")
+            }
+        } else if (!((FILENAME, name) in documented)) {
+            report("docstrings", declared_at, "no comment \"" name " - ...\" above the function")
         }
         if (!is_prototype) {
             heading = 0

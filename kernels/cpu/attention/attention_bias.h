@@ -39,7 +39,7 @@ static inline size_t attention_bias_scratch(int threads, const struct kernels_li
     return bytes;
 }
 
-/* Writes the bucket of each distance and its bias for each head. */
+/* attention_bias_expand - write the bucket of each distance, and its bias for each head. */
 static inline void attention_bias_expand(struct attention_distances *d, const struct attention *a)
 {
     const struct tensor *t = &a->bias.table;

@@ -264,6 +264,110 @@ GPU_INLINE void load_or_copy(float (&x)[LANE_ELEMS], const float *p, const uint4
     load_eight<ALIGNED>(x, p, left);
 }
 
+/* Eight elements of a row that a thread processes. */
+template <typename T> struct row_chunk {
+    const T *z, *dy;
+    T *dz;
+    const uint4 *copies; /* [COPIES][threads] */
+    int column, left;    /* left: as in load_eight; no elements if it is not above 0 */
+    float mean, r;
+};
+
+/* Returns chunk j of the row. copies: of its first chunk. */
+template <typename T>
+GPU_INLINE row_chunk<T> get_chunk(const backward_task<T> &b, const row_pointers<T> &row,
+                                  const uint4 *copies, int j, float mean, float r)
+{
+    const unsigned threads = blockDim.x * blockDim.y;
+    const int offset = j * static_cast<int>(blockDim.x) * LANE_ELEMS;
+    const int column = static_cast<int>(threadIdx.x) * LANE_ELEMS + offset;
+    return {row.z + offset,
+            row.dy + offset,
+            row.dz + offset,
+            copies + j * COPIES * threads,
+            column,
+            b.columns - column,
+            mean,
+            r};
+}
+
+/* Loads eight elements from p, or from one of the copies (COPY_*) if the kernel makes copies. */
+template <bool ALIGNED, typename T>
+GPU_INLINE void load_part(float (&x)[LANE_ELEMS], const row_chunk<T> &chunk, const T *p, int copy)
+{
+    load_or_copy<ALIGNED>(x, p, chunk.copies + copy * blockDim.x * blockDim.y, chunk.left);
+}
+
+/* Loads h. */
+template <bool ALIGNED, typename T>
+GPU_INLINE void load_normalized(float (&h)[LANE_ELEMS], const row_chunk<T> &chunk)
+{
+    load_part<ALIGNED>(h, chunk, chunk.z, COPY_Z);
+#pragma unroll
+    for (int i = 0; i < LANE_ELEMS; i++) {
+        h[i] = (h[i] - chunk.mean) * chunk.r;
+    }
+}
+
+/* Computes g. Adds to the sums of the columns, and to the sums of g and of g h over the row. */
+template <bool ALIGNED, bool POST, typename T>
+GPU_INLINE void add_chunk(float (&g)[LANE_ELEMS], float (&row_sums)[2],
+                          float (&sum_gamma)[LANE_ELEMS], float (&sum_beta)[LANE_ELEMS],
+                          const row_chunk<T> &chunk, const float *gammas)
+{
+    float h[LANE_ELEMS], gamma[LANE_ELEMS];
+    load_normalized<ALIGNED>(h, chunk);
+    load_part<ALIGNED>(g, chunk, chunk.dy, COPY_DY);
+    load_gamma<ALIGNED>(gamma, gammas, chunk.column, chunk.left);
+    if (POST) {
+        float residual[LANE_ELEMS];
+        load_part<ALIGNED>(residual, chunk, static_cast<const T *>(chunk.dz), COPY_RESIDUAL);
+#pragma unroll
+        for (int i = 0; i < LANE_ELEMS; i++) {
+            g[i] += residual[i];
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < LANE_ELEMS; i++) {
+        sum_beta[i] += g[i];
+        sum_gamma[i] += g[i] * h[i];
+        g[i] *= gamma[i];
+        row_sums[0] += g[i];
+        row_sums[1] += g[i] * h[i];
+    }
+}
+
+/* Computes and stores dz and ddelta. Adds to the sums of the bias gradient. */
+template <bool ALIGNED, typename T>
+GPU_INLINE void store_chunk(float (&sum_bias)[LANE_ELEMS], const backward_task<T> &b,
+                            const row_chunk<T> &chunk, int64_t n, const float (&g)[LANE_ELEMS],
+                            float mean_g, float mean_gh)
+{
+    float h[LANE_ELEMS], dz[LANE_ELEMS] = {};
+    load_normalized<ALIGNED>(h, chunk);
+    if (b.residual == NORM_RESIDUAL_PRE) {
+        load_part<ALIGNED>(dz, chunk, static_cast<const T *>(chunk.dz), COPY_RESIDUAL);
+    }
+#pragma unroll
+    for (int i = 0; i < LANE_ELEMS; i++) {
+        dz[i] += chunk.r * (g[i] - mean_g - h[i] * mean_gh);
+    }
+    eight_bits<T> bits;
+    round_eight_bits(bits, dz);
+    store_bits<ALIGNED>(chunk.dz, bits, chunk.left);
+    if (b.ddelta.data != nullptr) {
+        if (b.dropout.probability > 0) {
+            uint32_t kept = dropout_kept_eight(b.dropout, n * b.columns + chunk.column);
+            dropout_scale_eight(dz, kept, b.dropout_scale);
+        }
+        round_eight_bits(bits, dz);
+        store_bits<ALIGNED>(b.ddelta.data + n * b.ddelta.stride + chunk.column, bits, chunk.left);
+    }
+    if (b.sums_bias) {
+        add_eight(sum_bias, bits);
+    }
+}
+
 /* Adds the sums of the teams in their order and stores the sums of the block. shared: shared
  * memory, [SUMS][CHUNKS][LANE_ELEMS][threads of a team]. */
 template <bool ALIGNED>
@@ -310,7 +414,7 @@ __global__ void __launch_bounds__(BACKWARD_THREADS) norm_backward(const backward
     uint4 *own_copies = copies + threadIdx.y * blockDim.x + threadIdx.x;
     float *own_scratch = scratch + 2 * threadIdx.y * (blockDim.x / 32);
     unsigned half = 0; /* half of the copies and the scratch; the next row uses the other half */
-    float row_sums[SUMS][CHUNKS][LANE_ELEMS] = {};
+    float sums[SUMS][CHUNKS][LANE_ELEMS] = {};
     int64_t n = b.rows * team / teams;
     const row_pointers<T> first = get_row(b, n, c);
     for (int j = 0; COPIED && j < CHUNKS; j++) {
@@ -341,32 +445,10 @@ __global__ void __launch_bounds__(BACKWARD_THREADS) norm_backward(const backward
         float g[CHUNKS][LANE_ELEMS], means[2] = {};
 #pragma unroll
         for (int j = 0; j < CHUNKS; j++) {
-            const int offset = j * step, chunk_left = left - offset;
-            if (chunk_left <= 0) {
-                continue;
-            }
-            const uint4 *copy = stage + j * chunk_copies;
-            float h[LANE_ELEMS], gamma[LANE_ELEMS];
-            load_or_copy<ALIGNED>(h, row.z + offset, copy + COPY_Z * threads, chunk_left);
-            load_or_copy<ALIGNED>(g[j], row.dy + offset, copy + COPY_DY * threads, chunk_left);
-            load_gamma<ALIGNED>(gamma, b.gamma, c + offset, chunk_left);
-            if (POST) {
-                float residual[LANE_ELEMS];
-                load_or_copy<ALIGNED>(residual, row.dz + offset, copy + COPY_RESIDUAL * threads,
-                                      chunk_left);
-#pragma unroll
-                for (int i = 0; i < LANE_ELEMS; i++) {
-                    g[j][i] += residual[i];
-                }
-            }
-#pragma unroll
-            for (int i = 0; i < LANE_ELEMS; i++) {
-                h[i] = (h[i] - mean) * r;
-                row_sums[SUM_BETA][j][i] += g[j][i];
-                row_sums[SUM_GAMMA][j][i] += g[j][i] * h[i];
-                g[j][i] *= gamma[i];
-                means[0] += g[j][i];
-                means[1] += g[j][i] * h[i];
+            if (left > j * step) {
+                const row_chunk<T> chunk = get_chunk(b, row, stage, j, mean, r);
+                add_chunk<ALIGNED, POST>(g[j], means, sums[SUM_GAMMA][j], sums[SUM_BETA][j], chunk,
+                                         b.gamma);
             }
         }
         sum_over_team<false>(means, own_scratch + half * (2 * BACKWARD_THREADS / 32));
@@ -374,40 +456,14 @@ __global__ void __launch_bounds__(BACKWARD_THREADS) norm_backward(const backward
         const float mean_gh = means[1] * b.inverse_columns;
 #pragma unroll
         for (int j = 0; j < CHUNKS; j++) {
-            const int offset = j * step, chunk_left = left - offset;
-            if (chunk_left <= 0) {
-                continue;
-            }
-            const uint4 *copy = stage + j * chunk_copies;
-            float h[LANE_ELEMS], dz[LANE_ELEMS] = {};
-            load_or_copy<ALIGNED>(h, row.z + offset, copy + COPY_Z * threads, chunk_left);
-            if (b.residual == NORM_RESIDUAL_PRE) {
-                load_or_copy<ALIGNED>(dz, row.dz + offset, copy + COPY_RESIDUAL * threads,
-                                      chunk_left);
-            }
-#pragma unroll
-            for (int i = 0; i < LANE_ELEMS; i++) {
-                dz[i] += r * (g[j][i] - mean_g - (h[i] - mean) * r * mean_gh);
-            }
-            eight_bits<T> bits;
-            round_eight_bits(bits, dz);
-            store_bits<ALIGNED>(row.dz + offset, bits, chunk_left);
-            if (b.ddelta.data != nullptr) {
-                const int64_t at = c + offset;
-                if (b.dropout.probability > 0) {
-                    uint32_t kept = dropout_kept_eight(b.dropout, n * b.columns + at);
-                    dropout_scale_eight(dz, kept, b.dropout_scale);
-                }
-                round_eight_bits(bits, dz);
-                store_bits<ALIGNED>(b.ddelta.data + n * b.ddelta.stride + at, bits, chunk_left);
-            }
-            if (b.sums_bias) {
-                add_eight(row_sums[SUM_BIAS][j], bits);
+            if (left > j * step) {
+                const row_chunk<T> chunk = get_chunk(b, row, stage, j, mean, r);
+                store_chunk<ALIGNED>(sums[SUM_BIAS][j], b, chunk, n, g[j], mean_g, mean_gh);
             }
         }
     }
     float *parts = b.parts + static_cast<int64_t>(blockIdx.x) * SUMS * b.columns;
-    store_parts<ALIGNED>(parts, reinterpret_cast<float *>(copies), b.columns, row_sums);
+    store_parts<ALIGNED>(parts, reinterpret_cast<float *>(copies), b.columns, sums);
 }
 
 /* ---- host ---- */
@@ -432,7 +488,7 @@ static status launch_backward(struct kernels *k, const backward_task<T> &b, unsi
     const unsigned threads = count_team_threads(b.columns, CHUNKS * LANE_ELEMS);
     const int64_t teams_max = number_min(BACKWARD_THREADS / threads, TEAMS_MAX);
     const unsigned teams =
-        static_cast<unsigned>(number_min(teams_max, (b.rows + blocks - 1) / blocks));
+        static_cast<unsigned>(number_min(teams_max, number_divide_up(b.rows, blocks)));
     const dim3 block(threads, teams);
     const size_t shared_bytes = 2 * CHUNKS * COPIES * sizeof(uint4) * threads * teams;
     if (b.residual == NORM_RESIDUAL_POST) {

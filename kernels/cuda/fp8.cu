@@ -66,12 +66,29 @@ struct fp8_outputs {
     uint32_t *maximum; /* bits of the largest magnitude */
 };
 
+/* Returns the bits of |x|. They have the order of the magnitudes. */
+GPU_INLINE uint32_t get_magnitude(float x)
+{
+    return gpu_bits(x) & 0x7fffffffu;
+}
+
+/* Returns x scale. Infinity becomes NaN, and NaN remains. */
+GPU_INLINE float scale_finite(float x, float scale)
+{
+    return x * (get_magnitude(x) < 0x7f800000u ? scale : 0.0f);
+}
+
+/* Sets bits = max(bits, other). */
+GPU_INLINE void raise_bits(uint32_t &bits, uint32_t other)
+{
+    bits = other > bits ? other : bits;
+}
+
 GPU_INLINE void update_maximum(uint32_t *maximum, uint32_t bits, uint32_t *scratch)
 {
 #pragma unroll
     for (int lane_mask = 16; lane_mask > 0; lane_mask /= 2) {
-        uint32_t other = __shfl_xor_sync(~0u, bits, lane_mask);
-        bits = other > bits ? other : bits;
+        raise_bits(bits, __shfl_xor_sync(~0u, bits, lane_mask));
     }
     if (threadIdx.x % 32 == 0) {
         scratch[threadIdx.x / 32] = bits;
@@ -79,17 +96,40 @@ GPU_INLINE void update_maximum(uint32_t *maximum, uint32_t bits, uint32_t *scrat
     __syncthreads();
     if (threadIdx.x == 0) {
         for (int i = 1; i < FP8_THREADS / 32; i++) {
-            bits = scratch[i] > bits ? scratch[i] : bits;
+            raise_bits(bits, scratch[i]);
         }
         gpu_atomic_max(maximum, bits);
     }
 }
 
-/* Stores a tile of `columns` columns to out [columns, stride]. A thread stores 16 elements of
- * a column. */
-GPU_INLINE void store_transposed(uint8_t *out, const uint8_t *tile, int64_t first_row,
-                                 int64_t first_column, int64_t columns, int64_t stride)
+/* Eight elements of a tile of `from`, which a thread loads in one half of the tile's rows. */
+struct tile_part {
+    int r, c;            /* the first element in the tile */
+    int64_t row, column; /* the first element in `from` */
+    int64_t left;        /* elements that the row has from there on */
+};
+
+/* Loads the thread's part of the tile of this block. */
+template <bool ALIGNED, typename T>
+GPU_INLINE struct tile_part load_tile_part(float (&x)[LANE_ELEMS], const matrix<const T> &from,
+                                           int half, int64_t rows, int64_t columns)
 {
+    struct tile_part part;
+    part.r = half * FP8_LINES + threadIdx.x / FP8_ROW_THREADS;
+    part.c = threadIdx.x % FP8_ROW_THREADS * LANE_ELEMS;
+    part.row = static_cast<int64_t>(blockIdx.y) * FP8_TILE + part.r;
+    part.column = static_cast<int64_t>(blockIdx.x) * FP8_TILE + part.c;
+    part.left = part.row < rows ? columns - part.column : 0;
+    load_eight<ALIGNED>(x, from.data + part.row * from.stride + part.column, part.left);
+    return part;
+}
+
+/* Stores the tile of this block, of a matrix with `columns` columns, to out [columns, stride]. A
+ * thread stores 16 elements of a column. */
+GPU_INLINE void store_transposed(uint8_t *out, const uint8_t *tile, int64_t columns, int64_t stride)
+{
+    int64_t first_row = static_cast<int64_t>(blockIdx.y) * FP8_TILE;
+    int64_t first_column = static_cast<int64_t>(blockIdx.x) * FP8_TILE;
     int c = threadIdx.x / (FP8_TILE / FP8_SEGMENT);
     int r = threadIdx.x % (FP8_TILE / FP8_SEGMENT) * FP8_SEGMENT;
     if (first_column + c < columns && first_row + r < stride) {
@@ -109,30 +149,24 @@ __global__ void __launch_bounds__(FP8_THREADS)
 {
     GPU_SHARED(uint8_t, tile, FP8_TILE * FP8_PITCH);
     GPU_SHARED(uint32_t, scratch, FP8_THREADS / 32);
-    int64_t first_row = static_cast<int64_t>(blockIdx.y) * FP8_TILE;
-    int64_t first_column = static_cast<int64_t>(blockIdx.x) * FP8_TILE;
     float factor = scale != nullptr ? *scale : 1.0f;
     uint32_t largest = 0;
     for (int half = 0; half < 2; half++) {
-        int r = half * FP8_LINES + threadIdx.x / FP8_ROW_THREADS,
-            c = threadIdx.x % FP8_ROW_THREADS * LANE_ELEMS;
-        int64_t row = first_row + r, column = first_column + c;
-        int64_t left = row < rows ? columns - column : 0;
         float x[LANE_ELEMS];
-        load_eight<ALIGNED>(x, from.data + row * from.stride + column, left);
+        const struct tile_part part = load_tile_part<ALIGNED>(x, from, half, rows, columns);
 #pragma unroll
         for (int i = 0; i < LANE_ELEMS; i++) {
-            uint32_t magnitude = gpu_bits(x[i]) & 0x7fffffffu;
-            largest = magnitude > largest ? magnitude : largest;
-            x[i] *= magnitude < 0x7f800000u ? factor : 0.0f; /* infinity becomes NaN */
+            raise_bits(largest, get_magnitude(x[i]));
+            x[i] = scale_finite(x[i], factor);
         }
         const uint32_t words[2] = {pack_fp8<E5M2>(x), pack_fp8<E5M2>(x + 4)};
-        if (out.rounded != nullptr && left > 0) {
-            memcpy(out.rounded + row * columns + column, words, sizeof words);
+        if (out.rounded != nullptr && part.left > 0) {
+            memcpy(out.rounded + part.row * columns + part.column, words, sizeof words);
         }
         if (out.transposed != nullptr) {
             for (int i = 0; i < LANE_ELEMS; i++) {
-                tile[r * FP8_PITCH + c + i] = static_cast<uint8_t>(words[i / 4] >> (i % 4 * 8));
+                tile[part.r * FP8_PITCH + part.c + i] =
+                    static_cast<uint8_t>(words[i / 4] >> (i % 4 * 8));
             }
         }
     }
@@ -143,7 +177,7 @@ __global__ void __launch_bounds__(FP8_THREADS)
         return;
     }
     __syncthreads();
-    store_transposed(out.transposed, tile, first_row, first_column, columns, out.stride);
+    store_transposed(out.transposed, tile, columns, out.stride);
 }
 
 /* ---- row-wise scales ---- */
@@ -168,12 +202,6 @@ GPU_INLINE float invert_scale(float scale)
     return gpu_from_bits((254u << 23) - gpu_bits(scale));
 }
 
-GPU_INLINE void raise_magnitude(uint32_t &largest, float x)
-{
-    uint32_t magnitude = gpu_bits(x) & 0x7fffffffu;
-    largest = magnitude > largest ? magnitude : largest;
-}
-
 /* Casts each row with its own scale. A warp casts a row. */
 template <typename T, bool ALIGNED>
 __global__ void __launch_bounds__(FP8_THREADS)
@@ -192,21 +220,19 @@ __global__ void __launch_bounds__(FP8_THREADS)
         load_eight<ALIGNED>(x, data + column, columns - column);
 #pragma unroll
         for (int i = 0; i < LANE_ELEMS; i++) {
-            raise_magnitude(largest, x[i]);
+            raise_bits(largest, get_magnitude(x[i]));
         }
     }
 #pragma unroll
     for (int lane_mask = 16; lane_mask > 0; lane_mask /= 2) {
-        uint32_t other = __shfl_xor_sync(~0u, largest, lane_mask);
-        largest = other > largest ? other : largest;
+        raise_bits(largest, __shfl_xor_sync(~0u, largest, lane_mask));
     }
     float scale = get_row_scale(largest);
     for (int64_t column = first; column < columns; column += 32 * LANE_ELEMS) {
         load_eight<ALIGNED>(x, data + column, columns - column);
 #pragma unroll
         for (int i = 0; i < LANE_ELEMS; i++) {
-            bool finite = (gpu_bits(x[i]) & 0x7fffffffu) < 0x7f800000u;
-            x[i] *= finite ? scale : 0.0f; /* infinity becomes NaN */
+            x[i] = scale_finite(x[i], scale);
         }
         const uint32_t words[2] = {pack_fp8<false>(x), pack_fp8<false>(x + 4)};
         memcpy(out + row * columns + column, words, sizeof words);
@@ -236,15 +262,14 @@ __global__ void __launch_bounds__(FP8_THREADS)
         load_eight<ALIGNED>(x, from.data + row * from.stride + column, columns - column);
 #pragma unroll
         for (int i = 0; i < LANE_ELEMS; i++) {
-            raise_magnitude(largest[i], x[i]);
+            raise_bits(largest[i], get_magnitude(x[i]));
         }
     }
 #pragma unroll
     for (int i = 0; i < LANE_ELEMS; i++) {
 #pragma unroll
         for (int lane_mask = 16; lane_mask >= FP8_ROW_THREADS; lane_mask /= 2) {
-            uint32_t other = __shfl_xor_sync(~0u, largest[i], lane_mask);
-            largest[i] = other > largest[i] ? other : largest[i];
+            raise_bits(largest[i], __shfl_xor_sync(~0u, largest[i], lane_mask));
         }
         if (threadIdx.x % 32 < FP8_ROW_THREADS) {
             found[threadIdx.x / 32 * FP8_TILE + c + i] = largest[i];
@@ -254,8 +279,7 @@ __global__ void __launch_bounds__(FP8_THREADS)
     if (threadIdx.x < FP8_TILE && first_column + threadIdx.x < columns) {
         uint32_t bits = 0;
         for (int i = 0; i < FP8_WARPS; i++) {
-            uint32_t other = found[i * FP8_TILE + threadIdx.x];
-            bits = other > bits ? other : bits;
+            raise_bits(bits, found[i * FP8_TILE + threadIdx.x]);
         }
         parts[blockIdx.y * columns + first_column + threadIdx.x] = bits;
     }
@@ -270,14 +294,12 @@ __global__ void __launch_bounds__(FP8_THREADS)
 {
     GPU_SHARED(uint8_t, tile, FP8_TILE * FP8_PITCH);
     GPU_SHARED(float, scales, FP8_TILE);
-    int64_t first_row = static_cast<int64_t>(blockIdx.y) * FP8_TILE;
     int64_t first_column = static_cast<int64_t>(blockIdx.x) * FP8_TILE;
     if (threadIdx.x < FP8_TILE && first_column + threadIdx.x < columns) {
         int64_t column = first_column + threadIdx.x;
         uint32_t bits = 0;
         for (int i = 0; i < part_count; i++) {
-            uint32_t other = parts[i * columns + column];
-            bits = other > bits ? other : bits;
+            raise_bits(bits, parts[i * columns + column]);
         }
         scales[threadIdx.x] = get_row_scale(bits);
         if (blockIdx.y == 0) {
@@ -286,21 +308,16 @@ __global__ void __launch_bounds__(FP8_THREADS)
     }
     __syncthreads();
     for (int half = 0; half < 2; half++) {
-        int r = half * FP8_LINES + threadIdx.x / FP8_ROW_THREADS,
-            c = threadIdx.x % FP8_ROW_THREADS * LANE_ELEMS;
-        int64_t row = first_row + r, column = first_column + c;
-        int64_t left = row < rows ? columns - column : 0;
         float x[LANE_ELEMS];
-        load_eight<ALIGNED>(x, from.data + row * from.stride + column, left);
+        const struct tile_part part = load_tile_part<ALIGNED>(x, from, half, rows, columns);
         for (int i = 0; i < LANE_ELEMS; i++) {
-            bool finite = (gpu_bits(x[i]) & 0x7fffffffu) < 0x7f800000u;
-            float scale = i < left ? scales[c + i] : 0.0f;
-            tile[r * FP8_PITCH + c + i] =
-                static_cast<uint8_t>(round_to_fp8<false>(x[i] * (finite ? scale : 0.0f)));
+            float scale = i < part.left ? scales[part.c + i] : 0.0f;
+            tile[part.r * FP8_PITCH + part.c + i] =
+                static_cast<uint8_t>(round_to_fp8<false>(scale_finite(x[i], scale)));
         }
     }
     __syncthreads();
-    store_transposed(out, tile, first_row, first_column, columns, stride);
+    store_transposed(out, tile, columns, stride);
 }
 
 /* ---- delayed scales ---- */
@@ -439,7 +456,7 @@ static status cast_rowwise(struct kernels *k, const struct fp8_cast *cast, struc
                            const float **reciprocal)
 {
     const struct tensor from = cast->from;
-    const int64_t stride = (from.rows + FP8_MULTIPLE - 1) / FP8_MULTIPLE * FP8_MULTIPLE;
+    const int64_t stride = number_divide_up(from.rows, FP8_MULTIPLE) * FP8_MULTIPLE;
     const int64_t scales = cast->transposed ? from.columns : from.rows;
     void *memory, *reciprocals;
     TRY(take_scratch(k, (cast->transposed ? stride : from.rows) * from.columns, &memory));
@@ -464,7 +481,7 @@ static status cast_operand(struct kernels *k, const struct fp8_cast *cast, struc
     if (k->limits.fp8_rowwise) {
         return cast_rowwise(k, cast, to, reciprocal);
     }
-    int64_t stride = (cast->from.rows + FP8_MULTIPLE - 1) / FP8_MULTIPLE * FP8_MULTIPLE;
+    int64_t stride = number_divide_up(cast->from.rows, FP8_MULTIPLE) * FP8_MULTIPLE;
     int64_t rows = cast->transposed ? stride : cast->from.rows;
     enum dtype dtype = cast->operand == FP8_DY ? DTYPE_E5M2 : DTYPE_E4M3;
     void *memory;

@@ -27,6 +27,24 @@ template <typename T> GPU_INLINE float compute_dot(const T *a, const T *b, int64
     return sum;
 }
 
+/* Returns the address of an element. */
+template <typename T> GPU_INLINE T *get_element(const matrix<T> &m, int64_t row, int64_t column)
+{
+    return m.data + row * m.stride + column;
+}
+
+/* Returns the number of lanes that process an element, if `left` elements are left. */
+GPU_INLINE int count_lanes(int64_t left)
+{
+    return static_cast<int>(left < 32 ? left : 32);
+}
+
+/* Returns the number of the warp's row (query or key) in the sequence of the block. */
+template <typename T> GPU_INLINE int64_t get_warp_row(const attention_task<T> &a)
+{
+    return blockIdx.x % a.tiles * ROWS_EACH + threadIdx.x / 32;
+}
+
 /* Returns the score of query row q, number i, and key row k, number j, of a sequence. */
 template <bool MODIFIED, typename T>
 GPU_INLINE float compute_score(const attention_task<T> &a, const struct attention_sequence &s,
@@ -64,7 +82,7 @@ GPU_INLINE query_row<T> get_query_row(const attention_task<T> &a,
 {
     int64_t row = s.first_q + i;
     return {row, head / a.group * a.width, visible_begin(a, s, i), visible_end(a, s, i),
-            a.q.data + row * a.q.stride + head * a.width};
+            get_element(a.q, row, head * a.width)};
 }
 
 /* sums += sum over the lanes of factor times the lane's row. The rows are `stride` elements apart,
@@ -123,7 +141,7 @@ __global__ void __launch_bounds__(ROWS_THREADS) rows_forward(const attention_tas
 {
     GPU_SHARED(float, scratch, ROWS_THREADS);
     struct attention_sequence s = get_sequence(a, blockIdx.x / a.tiles);
-    int64_t i = blockIdx.x % a.tiles * ROWS_EACH + threadIdx.x / 32;
+    int64_t i = get_warp_row(a);
     if (i >= s.queries) {
         return;
     }
@@ -132,11 +150,11 @@ __global__ void __launch_bounds__(ROWS_THREADS) rows_forward(const attention_tas
     struct hidden_keys h = get_hidden_keys(a);
     float sums[COLUMNS_EACH] = {}, largest = -INFINITY, sum = 0;
     for (int64_t j = begin; j < end; j += 32) {
-        int count = static_cast<int>(end - j < 32 ? end - j : 32);
+        int count = count_lanes(end - j);
         int64_t key = s.first_k + j;
         float score = -INFINITY;
         if (lane < count && !is_hidden(h, i, j + lane)) {
-            const T *k = a.keys.data + (key + lane) * a.keys.stride + kv_column;
+            const T *k = get_element(a.keys, key + lane, kv_column);
             score = compute_score<MODIFIED>(a, s, head, q, k, i, j + lane);
         }
         float largest_new = fmaxf(largest, warp_max(score));
@@ -149,11 +167,11 @@ __global__ void __launch_bounds__(ROWS_THREADS) rows_forward(const attention_tas
             sums[c] *= rescale;
         }
         p = lane < count && !attention_is_kept(a, row, head, j + lane) ? 0.0f : p;
-        accumulate_rows(sums, scratch, p, a.values.data + key * a.values.stride + kv_column,
-                        a.values.stride, count, a.width);
+        accumulate_rows(sums, scratch, p, get_element(a.values, key, kv_column), a.values.stride,
+                        count, a.width);
     }
     bool seen = begin < end;
-    store_row(a.out.data + row * a.out.stride + head * a.width, sums,
+    store_row(get_element(a.out, row, head * a.width), sums,
               seen ? attention_dropout_scale(a) / sum : 0.0f, a.width);
     if (lane == 0 && a.lse != nullptr) {
         a.lse[head * a.lse_stride + row] = seen ? largest + logf(sum) : -INFINITY;
@@ -165,32 +183,32 @@ __global__ void __launch_bounds__(ROWS_THREADS) rows_backward_queries(const atte
 {
     GPU_SHARED(float, scratch, ROWS_THREADS);
     struct attention_sequence s = get_sequence(a, blockIdx.x / a.tiles);
-    int64_t i = blockIdx.x % a.tiles * ROWS_EACH + threadIdx.x / 32;
+    int64_t i = get_warp_row(a);
     if (i >= s.queries) {
         return;
     }
     int lane = threadIdx.x % 32, head = blockIdx.y;
     const auto [row, kv_column, begin, end, q] = get_query_row(a, s, head, i);
-    const T *d_o = a.d_o.data + row * a.d_o.stride + head * a.width;
+    const T *d_o = get_element(a.d_o, row, head * a.width);
     float lse = a.lse[head * a.lse_stride + row], delta = a.delta[head * a.rows_q + row];
     struct hidden_keys h = get_hidden_keys(a);
     float sums[COLUMNS_EACH] = {}, keep_scale = attention_dropout_scale(a);
     for (int64_t j = begin; j < end; j += 32) {
-        int count = static_cast<int>(end - j < 32 ? end - j : 32);
+        int count = count_lanes(end - j);
         int64_t key = s.first_k + j;
         float ds = 0;
         if (lane < count && !is_hidden(h, i, j + lane)) {
-            const T *k = a.keys.data + (key + lane) * a.keys.stride + kv_column;
-            const T *v = a.values.data + (key + lane) * a.values.stride + kv_column;
+            const T *k = get_element(a.keys, key + lane, kv_column);
+            const T *v = get_element(a.values, key + lane, kv_column);
             float m = attention_is_kept(a, row, head, j + lane) ? keep_scale : 0.0f;
             float score = compute_score<MODIFIED>(a, s, head, q, k, i, j + lane);
             ds = get_probability(score, lse) * (m * compute_dot(d_o, v, a.width) - delta);
             ds *= MODIFIED ? softcap_derivative(a, score) : 1.0f;
         }
-        accumulate_rows(sums, scratch, ds, a.keys.data + key * a.keys.stride + kv_column,
-                        a.keys.stride, count, a.width);
+        accumulate_rows(sums, scratch, ds, get_element(a.keys, key, kv_column), a.keys.stride,
+                        count, a.width);
     }
-    store_row(a.out.data + row * a.out.stride + head * a.width, sums, a.scale, a.width);
+    store_row(get_element(a.out, row, head * a.width), sums, a.scale, a.width);
 }
 
 template <typename T, bool MODIFIED>
@@ -198,27 +216,27 @@ __global__ void __launch_bounds__(ROWS_THREADS) rows_backward_keys(const attenti
 {
     GPU_SHARED(float, scratch, ROWS_THREADS);
     struct attention_sequence s = get_sequence(a, blockIdx.x / a.tiles);
-    int64_t j = blockIdx.x % a.tiles * ROWS_EACH + threadIdx.x / 32;
+    int64_t j = get_warp_row(a);
     if (j >= s.keys) {
         return;
     }
     int lane = threadIdx.x % 32;
     int64_t key = s.first_k + j, at = blockIdx.y * a.width;
-    const T *k = a.keys.data + key * a.keys.stride + at;
-    const T *v = a.values.data + key * a.values.stride + at;
+    const T *k = get_element(a.keys, key, at);
+    const T *v = get_element(a.values, key, at);
     struct hidden_keys h = get_hidden_keys(a);
     float dk[COLUMNS_EACH] = {}, dv[COLUMNS_EACH] = {}, keep_scale = attention_dropout_scale(a);
     for (int head = blockIdx.y * a.group; head < static_cast<int>(blockIdx.y + 1) * a.group;
          head++) {
         for (int64_t i = 0; i < s.queries; i += 32) {
-            int count = static_cast<int>(s.queries - i < 32 ? s.queries - i : 32);
+            int count = count_lanes(s.queries - i);
             int64_t row = s.first_q + i + lane, end = visible_end(a, s, i + lane);
             float p = 0, ds = 0;
             bool is_visible =
                 j < end && j >= visible_begin(a, s, i + lane) && !is_hidden(h, i + lane, j);
             if (lane < count && is_visible) {
-                const T *q = a.q.data + row * a.q.stride + head * a.width;
-                const T *d_o = a.d_o.data + row * a.d_o.stride + head * a.width;
+                const T *q = get_element(a.q, row, head * a.width);
+                const T *d_o = get_element(a.d_o, row, head * a.width);
                 float m = attention_is_kept(a, row, head, j) ? keep_scale : 0.0f;
                 float score = compute_score<MODIFIED>(a, s, head, q, k, i + lane, j);
                 p = get_probability(score, a.lse[head * a.lse_stride + row]);
@@ -227,14 +245,14 @@ __global__ void __launch_bounds__(ROWS_THREADS) rows_backward_keys(const attenti
                 p *= m;
             }
             int64_t first = s.first_q + i;
-            accumulate_rows(dv, scratch, p, a.d_o.data + first * a.d_o.stride + head * a.width,
-                            a.d_o.stride, count, a.width);
-            accumulate_rows(dk, scratch, ds, a.q.data + first * a.q.stride + head * a.width,
-                            a.q.stride, count, a.width);
+            accumulate_rows(dv, scratch, p, get_element(a.d_o, first, head * a.width), a.d_o.stride,
+                            count, a.width);
+            accumulate_rows(dk, scratch, ds, get_element(a.q, first, head * a.width), a.q.stride,
+                            count, a.width);
         }
     }
-    store_row(a.dkeys.data + key * a.dkeys.stride + at, dk, a.scale, a.width);
-    store_row(a.dvalues.data + key * a.dvalues.stride + at, dv, 1.0f, a.width);
+    store_row(get_element(a.dkeys, key, at), dk, a.scale, a.width);
+    store_row(get_element(a.dvalues, key, at), dv, 1.0f, a.width);
 }
 
 /* Adds the gradients of the scores of 32 keys to the sums of the lane's buckets, lane + 32 c. The
@@ -263,15 +281,15 @@ GPU_INLINE void accumulate_query(float (&sums)[BUCKETS_EACH], float *scratch, in
 {
     int lane = threadIdx.x % 32;
     const auto [row, kv_column, begin, end, q] = get_query_row(a, s, head, i);
-    const T *d_o = a.d_o.data + row * a.d_o.stride + head * a.width;
+    const T *d_o = get_element(a.d_o, row, head * a.width);
     float lse = a.lse[head * a.lse_stride + row], delta = a.delta[head * a.rows_q + row];
     for (int64_t first = begin; first < end; first += 32) {
         int64_t j = first + lane;
         float ds = 0;
         int bucket = 0;
         if (j < end) {
-            const T *k = a.keys.data + (s.first_k + j) * a.keys.stride + kv_column;
-            const T *v = a.values.data + (s.first_k + j) * a.values.stride + kv_column;
+            const T *k = get_element(a.keys, s.first_k + j, kv_column);
+            const T *v = get_element(a.values, s.first_k + j, kv_column);
             float m = attention_is_kept(a, row, head, j) ? attention_dropout_scale(a) : 0.0f;
             ds = get_probability(compute_score<true>(a, s, head, q, k, i, j), lse) *
                  (m * compute_dot(d_o, v, a.width) - delta);
@@ -318,7 +336,7 @@ __global__ void __launch_bounds__(ROWS_THREADS) rows_bias_gradient(const attenti
 
 static dim3 make_grid(int64_t *tiles, int64_t sequences, int64_t longest, int heads)
 {
-    *tiles = (longest + ROWS_EACH - 1) / ROWS_EACH;
+    *tiles = number_divide_up(longest, ROWS_EACH);
     return dim3(static_cast<unsigned>(sequences * *tiles), static_cast<unsigned>(heads));
 }
 

@@ -12,7 +12,7 @@ struct random_block {
     uint32_t word[4];
 };
 
-/* random_philox - compute one block of the generator. */
+/* random_philox - compute one block of the generator. It is external only for tests. */
 struct random_block random_philox(struct random_block counter, uint32_t key0, uint32_t key1);
 
 /* The purpose of a stream of random numbers. Streams of different purposes that share one seed do

@@ -70,7 +70,8 @@ status status_change(status code);
 /* status_pending - return the pending note of this thread; code is STATUS_OK if there is none. */
 const struct status_note *status_pending(void);
 
-/* status_word - return the word of a status in error lines, such as DATA in [E-DATA]. */
+/* status_word - return the word of a status in error lines, such as DATA in [E-DATA]. It is
+ * external only for tests. */
 const char *status_word(status code);
 
 /* status_format - write the error line `error: rank R host H step S: reason [E-WORD]`.

@@ -17,7 +17,7 @@ status terminal_flush(bool written);
 #define TERMINAL_PAINT_BYTES 16
 
 /* terminal_has_colors - return whether an open file is a terminal that shows colors: NO_COLOR is
- * not set, and TERM is set and not "dumb". */
+ * not set, and TERM is set and not "dumb". It is external only for tests. */
 bool terminal_has_colors(int descriptor);
 
 /* terminal_paint - copy a line; if `descriptor` has colors, "error:" at its start becomes red and

@@ -41,7 +41,7 @@ struct rotary_scaling {
 double rotary_frequency(int64_t i, int64_t width, double theta,
                         const struct rotary_scaling *scaling);
 
-/* rotary_attention_factor - return the factor of the table.
+/* rotary_attention_factor - return the factor of the table. It is external only for tests.
  *
  * Source    as rotary_fill_table */
 double rotary_attention_factor(const struct rotary_scaling *scaling);

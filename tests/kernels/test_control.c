@@ -1,5 +1,5 @@
 /* Tests the operations of a step's decision in device memory, and the updates that read it. All
- * back-ends must give the bits of the host. */
+ * back-ends must give the bits of the host, except in the scores and averages of spikes. */
 #include "base/exact.h"
 #include "kernels/fp8.h"
 #include "kernels/spike_terms.h"

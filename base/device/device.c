@@ -433,3 +433,16 @@ status device_event_done(struct device *dev, struct event *event, bool *done)
 {
     return dev->operations->event_done(dev, event, done);
 }
+
+bool device_in_graph(struct device *dev, struct stream *stream)
+{
+    return dev->operations->in_graph != NULL && dev->operations->in_graph(stream);
+}
+
+status device_queue_work(struct device *dev, struct stream *stream, const struct device_work *work,
+                         const void *argument, size_t bytes)
+{
+    return dev->operations->queue_work != NULL
+               ? dev->operations->queue_work(dev, stream, work, argument, bytes)
+               : work->queue(work->user, argument, false);
+}

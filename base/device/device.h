@@ -22,6 +22,20 @@ struct event;  /* a position in a stream; NULL on the CPU */
 
 #define DEVICE_IDENTITY_BYTES 16
 
+/* Work of another library that a graph may contain (see device_queue_work). A group of ranks queues
+ * the same work at the same places. Work that begins on another stream (opens = 1) is followed by
+ * the wait of the computing stream for it (opens = -1). */
+struct device_work {
+    /* queues the work. `captured`: the work becomes part of a graph and is not executed now */
+    status (*queue)(void *user, const void *argument, bool captured);
+    /* sets *all if every rank of the group passes true. Every rank calls it at the same places */
+    status (*agree)(void *user, bool own, bool *all);
+    /* called after each launch of a graph that contains work of this user */
+    status (*launched)(void *user);
+    void *user;
+    int opens;
+};
+
 struct device_operations {
     status (*allocate)(struct device *dev, size_t bytes, const char *what, void **out);
     void (*release)(struct device *dev, void *memory, size_t bytes);
@@ -49,6 +63,9 @@ struct device_operations {
     /* writes an identifier that no other device on any host has (the UUID of a GPU) */
     void (*identity)(struct device *dev, unsigned char out[DEVICE_IDENTITY_BYTES]);
     void (*destroy)(struct device *dev);
+    bool (*in_graph)(const struct stream *stream); /* NULL: there are no graphs */
+    status (*queue_work)(struct device *dev, struct stream *stream, const struct device_work *work,
+                         const void *argument, size_t bytes); /* NULL: there are no graphs */
 };
 
 /* A back-end. count and open may fail if the hardware is missing. If count fails, device_create
@@ -209,3 +226,21 @@ status device_event_wait(struct device *dev, struct event *event, double deadlin
 /* device_stream_wait - let the work queued on stream after this call wait for the event. Does not
  * block the host. */
 status device_stream_wait(struct device *dev, struct stream *stream, struct event *event);
+
+/* ---- work of other libraries in graphs ---- */
+
+/* device_in_graph - return whether the calling thread is in a graph region of this stream
+ * (kernels_graph_begin). */
+bool device_in_graph(struct device *dev, struct stream *stream);
+
+/* device_queue_work - queue work on the stream, or on other streams that fork from it and join it.
+ *
+ * In a graph region the back-end may defer the work, capture it in a graph, or replay a graph that
+ * contains it instead of calling work->queue. All ranks of the group take the same decision.
+ *
+ * Memory    argument [bytes] is copied. Two works are equal if `work` and these bytes are equal, so
+ *           every byte must be defined. *work must outlive the graphs of the stream
+ * Order     as if work->queue were called here
+ * Errors    errors of the functions of *work */
+status device_queue_work(struct device *dev, struct stream *stream, const struct device_work *work,
+                         const void *argument, size_t bytes);

@@ -41,6 +41,18 @@ struct comm_device_options {
 status comm_device_create(struct comm *control, const struct comm_device_options *options,
                           struct comm **out);
 
+/* comm_device_enable_graphs - allow collectives of this communicator in CUDA graphs.
+ *
+ * Graphs contain the collectives that are started and waited for in a graph region
+ * (kernels_graph_begin). It has no effect on staged communicators, on ranks of several hosts, and
+ * with NCCL_GRAPH_MIXING_SUPPORT=0.
+ *
+ * Calls     In graph regions all ranks must queue the same operations, in the same order. Discard
+ *           the graphs (kernels_graphs_enable) before memory of the communicator is released and
+ *           before it is destroyed
+ * Order     collective */
+status comm_device_enable_graphs(struct comm *comm);
+
 /* comm_nccl_create - create an NCCL communicator; otherwise like comm_device_create. */
 status comm_nccl_create(struct comm *control, const struct comm_device_options *options,
                         struct comm **out);

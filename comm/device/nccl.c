@@ -9,7 +9,9 @@
  * longer (bucket.h), the rest is one reduction or broadcast in the same group. Other ranges are a
  * group of one reduction or broadcast per rank. NCCL adds f32 and bf16: the sums are the same on
  * all ranks, in an order that depends on the layout. With options.deterministic, reduction in the
- * switch (NVLS) is off, because its order differs between calls (NCCL issue 1497). */
+ * switch (NVLS) is off, because its order differs between calls (NCCL issue 1497). Collectives in
+ * CUDA graphs register no buffers (NCCL_GRAPH_REGISTER), so that NCCL chooses the same algorithm
+ * for them (enqueue.cc, topoGetAlgoInfo). */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -141,7 +143,8 @@ static void describe_collective(const struct nccl_state *s, const struct comm_re
                                 char *text)
 {
     snprintf(text, OPERATION_BYTES, "%s number %" PRIu64 " of %d ranks",
-             collective_names[request->kind], request->number, s->comm->size);
+             request->is_graph ? "graph with collectives" : collective_names[request->kind],
+             request->number, s->comm->size);
 }
 
 /* Removes completed collectives from the ring; they complete in the order of their start. */
@@ -161,8 +164,7 @@ static status retire_finished(struct nccl_state *s)
     return result;
 }
 
-/* Waits until at most `max_in_flight` collectives are in flight. */
-static status limit_in_flight(struct nccl_state *s, uint64_t max_in_flight)
+status nccl_limit_in_flight(struct nccl_state *s, uint64_t max_in_flight)
 {
     TRY(retire_finished(s));
     while (s->started - s->finished > max_in_flight) {
@@ -175,29 +177,47 @@ static status limit_in_flight(struct nccl_state *s, uint64_t max_in_flight)
     return STATUS_OK;
 }
 
-static status nccl_start(struct comm *comm, const struct comm_work *work, struct comm_request **out)
+status nccl_count_started(struct nccl_state *s, enum comm_collective kind, bool is_graph,
+                          struct stream *stream, struct comm_request **out)
 {
-    struct nccl_state *s = comm->state;
-    struct device *dev = s->options.device;
-    TRY(limit_in_flight(s, NCCL_RING - 1));
     struct comm_request *request = get_request(s, s->started + 1);
     request->number = s->started + 1;
-    request->kind = work->kind;
-    TRY(device_event_record(dev, s->ready, s->options.stream));
-    TRY(device_stream_wait(dev, s->stream, s->ready));
-    comm_work_started(comm);
-    nccl_lock();
-    enum nccl_result result = enqueue_collective(s, work);
-    nccl_unlock();
-    char operation[OPERATION_BYTES];
-    describe_collective(s, request, operation);
-    TRY(nccl_wait_result(s, result, operation));
-    TRY(device_event_record(dev, request->done, s->stream));
+    request->kind = kind;
+    request->is_graph = is_graph;
+    TRY(device_event_record(s->options.device, request->done, stream));
+    comm_work_started(s->comm);
     nccl_lock();
     s->started++;
     nccl_unlock();
     *out = request;
     return STATUS_OK;
+}
+
+status nccl_enqueue(struct nccl_state *s, const struct comm_work *work, const char *operation)
+{
+    struct device *dev = s->options.device;
+    TRY(device_event_record(dev, s->ready, s->options.stream));
+    TRY(device_stream_wait(dev, s->stream, s->ready));
+    nccl_lock();
+    enum nccl_result result = enqueue_collective(s, work);
+    nccl_unlock();
+    return nccl_wait_result(s, result, operation);
+}
+
+static status nccl_start(struct comm *comm, const struct comm_work *work, struct comm_request **out)
+{
+    struct nccl_state *s = comm->state;
+    TRY(nccl_graph_start(s, work, out));
+    if (*out != NULL) {
+        return STATUS_OK;
+    }
+    TRY(nccl_limit_in_flight(s, NCCL_RING - 1));
+    char operation[OPERATION_BYTES];
+    const struct comm_request next = {.number = s->started + 1, .kind = work->kind};
+    describe_collective(s, &next, operation);
+    comm->exposed = true; /* the time of this call counts */
+    TRY(nccl_enqueue(s, work, operation));
+    return nccl_count_started(s, work->kind, false, s->stream, out);
 }
 
 static status nccl_progress(struct comm *comm)
@@ -210,7 +230,8 @@ static status nccl_progress(struct comm *comm)
 static status nccl_wait(struct comm *comm, struct comm_request **request)
 {
     struct nccl_state *s = comm->state;
-    TRY(nccl_waits_queue(s, (*request)->done));
+    TRY(nccl_graph_owns(s, *request) ? nccl_graph_wait(s, *request)
+                                     : nccl_waits_queue(s, (*request)->done));
     *request = NULL;
     return retire_finished(s);
 }
@@ -224,7 +245,7 @@ static status nccl_allocate(struct comm *comm, size_t bytes, void **out)
 
 static status nccl_release(struct comm *comm, void *memory)
 {
-    TRY(limit_in_flight(comm->state, 0));
+    TRY(nccl_limit_in_flight(comm->state, 0));
     return nccl_memory_destroy(comm->state, memory);
 }
 
@@ -237,6 +258,7 @@ static void free_state(struct nccl_state *s)
         (void)device_event_destroy(dev, &s->ring[i].done);
     }
     nccl_waits_destroy(s);
+    nccl_graph_destroy(s);
     (void)device_event_destroy(dev, &s->ready);
     (void)device_stream_destroy(dev, &s->stream);
     free(s);
@@ -253,6 +275,7 @@ static status create_state(const struct comm_device_options *options, struct ncc
         result = device_event_create(options->device, &s->ring[i].done);
     }
     KEEP_FIRST(result, nccl_waits_create(s));
+    KEEP_FIRST(result, nccl_graph_create(s));
     if (result != STATUS_OK) {
         free_state(s);
         return result;
@@ -291,7 +314,7 @@ static status nccl_destroy(struct comm **comm)
     struct nccl_state *s = (*comm)->state;
     struct comm *control = s->comm->control;
     TRY(comm_barrier(control));
-    TRY(limit_in_flight(s, 0));
+    TRY(nccl_limit_in_flight(s, 0));
     TRY(nccl_memory_destroy_all(s));
     nccl_lock();
     enum nccl_result result = nccl_world.library->comm_finalize(s->handle);
@@ -425,8 +448,9 @@ static status open_library(const struct comm_device_options *options)
 {
     bool missing = false;
     TRY(nccl_open(&nccl_world.library, &missing));
-    REQUIRE(!options->deterministic || setenv("NCCL_NVLS_ENABLE", "0", 1) == 0, STATUS_INTERNAL,
-            "out of memory for an environment variable");
+    REQUIRE((!options->deterministic || setenv("NCCL_NVLS_ENABLE", "0", 1) == 0) &&
+                setenv("NCCL_GRAPH_REGISTER", "0", 0) == 0,
+            STATUS_INTERNAL, "out of memory for an environment variable");
     return STATUS_OK;
 }
 
@@ -449,7 +473,7 @@ static status nccl_split(struct comm *comm, int color, int key, struct comm **ou
     struct nccl_config config = make_config(&parent->options);
     struct comm *control = NULL;
     struct nccl_comm *child = NULL; /* valid when the parent is no longer in progress */
-    TRY(limit_in_flight(parent, 0));
+    TRY(nccl_limit_in_flight(parent, 0));
     TRY(comm_split(comm->control, color, key, &control));
     TRY(comm_agree(comm->control, create_registered(control, &parent->options, &s)));
     nccl_lock();
@@ -463,4 +487,10 @@ static status nccl_split(struct comm *comm, int color, int key, struct comm **ou
     TRY(nccl_wait_result(s, NCCL_SUCCESS, "splitting a communicator"));
     *out = s->comm;
     return STATUS_OK;
+}
+
+status comm_device_enable_graphs(struct comm *comm)
+{
+    return comm->operations == &operations && comm->size > 1 ? nccl_graph_enable(comm->state)
+                                                             : STATUS_OK;
 }

@@ -135,12 +135,17 @@ status nccl_open(const struct nccl_library **out, bool *missing);
 #define NCCL_RING 64               /* maximum collectives in flight per communicator */
 #define NCCL_WAITS (4 * NCCL_RING) /* maximum measured waits that are not read yet */
 
+#define NCCL_GRAPH_RANKS 64 /* maximum ranks of a communicator with collectives in graphs */
+#define NCCL_GRAPH_SLOTS 4  /* maximum collectives in a graph at a time */
+
 /* A started collective. It is an entry of the communicator's ring, valid until its event
- * is complete. */
+ * is complete. In a graph region it is a slot instead, valid until comm_wait. */
 struct comm_request {
     uint64_t number;
     enum comm_collective kind;
+    bool is_graph; /* stands for all collectives of a graph */
     struct event *done;
+    bool is_used; /* a slot: started and not waited for */
 };
 
 /* Waits of the computing stream. Number n is between the timed events begin[n % NCCL_WAITS] and
@@ -171,6 +176,10 @@ struct nccl_state {
     double age_seconds;         /* time since a collective last completed */
     struct nccl_waits waits;
     struct nccl_memory *memories;
+    bool in_graphs;             /* collectives may be in graphs; equal on all ranks */
+    uint64_t graph_collectives; /* started in graph regions */
+    struct device_work graph_start, graph_wait;
+    struct comm_request slots[NCCL_GRAPH_SLOTS]; /* of collectives in graph regions */
 };
 
 extern struct nccl_world {
@@ -200,6 +209,38 @@ status nccl_raise(const struct nccl_state *state, enum nccl_result result, const
 
 /* nccl_wait_event - wait until the event is complete; the deadline as in nccl_wait_result. */
 status nccl_wait_event(struct nccl_state *state, struct event *event, const char *operation);
+
+/* nccl_limit_in_flight - wait until at most `max_in_flight` collectives are in flight (nccl.c). */
+status nccl_limit_in_flight(struct nccl_state *state, uint64_t max_in_flight);
+
+/* nccl_count_started - record the event of a new entry of the ring on a stream.
+ *
+ * Calls     nccl_limit_in_flight(state, NCCL_RING - 1) before the work is queued */
+status nccl_count_started(struct nccl_state *state, enum comm_collective kind, bool is_graph,
+                          struct stream *stream, struct comm_request **out);
+
+/* nccl_enqueue - queue a collective on state->stream after the work of the computing stream, and
+ * wait until NCCL has queued it. */
+status nccl_enqueue(struct nccl_state *state, const struct comm_work *work, const char *operation);
+
+/* nccl_graph_create - create the slots of collectives in graph regions (nccl_graph.c). */
+status nccl_graph_create(struct nccl_state *state);
+
+/* nccl_graph_destroy - destroy the slots. */
+void nccl_graph_destroy(struct nccl_state *state);
+
+/* nccl_graph_enable - implement comm_device_enable_graphs. */
+status nccl_graph_enable(struct nccl_state *state);
+
+/* nccl_graph_start - start a collective if a graph may contain it; otherwise *out is NULL. */
+status nccl_graph_start(struct nccl_state *state, const struct comm_work *work,
+                        struct comm_request **out);
+
+/* nccl_graph_owns - return whether a request is a slot. */
+bool nccl_graph_owns(const struct nccl_state *state, const struct comm_request *request);
+
+/* nccl_graph_wait - let the computing stream wait for the collective of a slot, and release it. */
+status nccl_graph_wait(struct nccl_state *state, struct comm_request *slot);
 
 /* nccl_waits_create - create the timed events, unless the device is the CPU (nccl_times.c). */
 status nccl_waits_create(struct nccl_state *state);

@@ -181,22 +181,21 @@ status nccl_wait_event(struct nccl_state *state, struct event *event, const char
 
 /* ---- end of the job ---- */
 
-static void *abort_communicators(void *is_done)
+static atomic_int aborts_left;
+
+static void *abort_communicator(void *handle)
 {
-    for (struct nccl_state *s = nccl_world.communicators; s != NULL; s = s->next) {
-        if (s->handle != NULL) {
-            nccl_world.library->comm_abort(s->handle);
-        }
-    }
-    atomic_store((atomic_bool *)is_done, true);
+    nccl_world.library->comm_abort(handle);
+    atomic_fetch_sub(&aborts_left, 1);
     return NULL;
 }
 
 /* Aborts all communicators, in any thread, as the end hook. If another thread holds the lock
- * forever, it continues without the lock. */
+ * forever, it continues without the lock. ncclCommAbort first ends the kernels of a communicator,
+ * and then waits until its graphs are destroyed (init.cc, commDestroySync), which does not happen
+ * here. Therefore each communicator has a thread. */
 static void abort_before_end(void)
 {
-    static atomic_bool is_done;
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
     until.tv_sec += 1;
@@ -204,12 +203,17 @@ static void abort_before_end(void)
         is_ending = true;
         pthread_mutex_unlock(&lock);
     }
-    pthread_t thread;
-    if (pthread_create(&thread, NULL, abort_communicators, &is_done) != 0) {
-        return;
+    for (struct nccl_state *s = nccl_world.communicators; s != NULL; s = s->next) {
+        pthread_t thread;
+        if (s->handle != NULL) {
+            atomic_fetch_add(&aborts_left, 1);
+            if (pthread_create(&thread, NULL, abort_communicator, s->handle) != 0) {
+                atomic_fetch_sub(&aborts_left, 1);
+            }
+        }
     }
     for (double start = clock_seconds();
-         !atomic_load(&is_done) && clock_seconds() - start < DEADLINE_NCCL_ABORT_SECONDS;) {
+         atomic_load(&aborts_left) > 0 && clock_seconds() - start < DEADLINE_NCCL_ABORT_SECONDS;) {
         clock_sleep(0.005);
     }
 }

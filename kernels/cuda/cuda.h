@@ -187,7 +187,7 @@ status cuda_activation_apply(struct kernels *k, struct tensor y, struct tensor a
  * Shapes    c [rows, n];  row [1, n], f32 or the dtype of c */
 status cuda_fill_rows(struct kernels *k, struct tensor c, struct tensor row);
 
-/* ---- launches: graph.c ---- */
+/* ---- launches: graph.c, graph_ops.c ---- */
 
 /* A kernel launch without its arguments. */
 struct cuda_launch {
@@ -220,6 +220,13 @@ status cuda_launch_call(struct kernels *k, cuda_library_call *call, const void *
 /* cuda_graph_end_segment - start the launches that the calling thread has deferred for this stream
  * (NULL: any stream). Call it before any stream operation that is not a launch. */
 status cuda_graph_end_segment(const void *stream);
+
+/* cuda_graph_is_active - return whether the calling thread is in a region of this stream. */
+bool cuda_graph_is_active(const void *stream);
+
+/* cuda_graph_queue_work - implement device_queue_work. */
+status cuda_graph_queue_work(const void *stream, const struct device_work *work,
+                             const void *argument, size_t bytes);
 
 /* cuda_graphs_create - create the graphs of a context, disabled, and set the graph functions of
  * its table.

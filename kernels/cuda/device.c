@@ -257,6 +257,20 @@ static void *gpu_stream_handle(struct device *dev, struct stream *stream)
     return to_cuda_stream(stream);
 }
 
+/* ---- graphs ---- */
+
+static bool gpu_in_graph(const struct stream *stream)
+{
+    return cuda_graph_is_active(stream);
+}
+
+static status gpu_queue_work(struct device *dev, struct stream *stream,
+                             const struct device_work *work, const void *argument, size_t bytes)
+{
+    TRY(set_current(dev));
+    return cuda_graph_queue_work(stream, work, argument, bytes);
+}
+
 /* ---- the device ---- */
 
 static void gpu_identity(struct device *dev, unsigned char out[DEVICE_IDENTITY_BYTES])
@@ -312,6 +326,8 @@ static const struct device_operations operations = {
     .range = gpu_range,
     .identity = gpu_identity,
     .destroy = gpu_destroy,
+    .in_graph = gpu_in_graph,
+    .queue_work = gpu_queue_work,
 };
 
 static status gpu_count(int *out)

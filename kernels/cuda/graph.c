@@ -11,118 +11,24 @@
  *
  * Segments  A copy, a memset, an event or a wait of the stream, and an allocation or a release of
  *           memory, end a segment of the region: the deferred launches start before it. Therefore
- *           no graph allocates or waits. NCCL is outside of graphs, because its stream waits for an
- *           event of this one.
+ *           no graph allocates, and a graph waits for no event that is not in it.
+ * Work      Collectives (device_queue_work) are operations of a segment too. NCCL requires that a
+ *           collective is captured on all ranks or on none, and that all ranks launch graphs of the
+ *           same capture (NCCL user guide, "Using NCCL with CUDA Graphs"). Therefore the ranks
+ *           agree at the end of each segment with work: whether the next pass is captured, whether
+ *           a captured graph is launched, and whether it is launched again. If a launch differs on
+ *           one rank, that rank defers the rest of the segment, and all ranks fall back.
  * Memory    Host: arguments, about 100 KiB for each region of a 12-layer model. Device: the memory
  *           of CUDA's graphs.
  * Source    CUDA Runtime API 13.0: Graph Management; Stream Management, cudaStreamBeginCapture */
 #include <stdlib.h>
-#include <string.h>
-
-#include <cuda_runtime_api.h>
 
 #include "base/log.h"
 #include "base/memory.h"
-#include "kernels/cuda/cuda.h"
-
-enum {
-    REGIONS_MAX = 16,
-    SEGMENTS_MAX = 64, /* of a region; later launches go to the stream directly */
-    LAUNCHES_MIN = 4,  /* a segment with fewer launches uses no graph */
-    MISSES_MAX = 4,    /* consecutive mismatches after which a segment uses no graph */
-    ARGUMENTS_MAX = 32 /* limit of the arguments of a kernel */
-};
-
-struct recorded_op {
-    struct cuda_launch launch;
-    cuda_library_call *call; /* NULL: a kernel launch */
-    size_t first, bytes;     /* offset and size of the arguments in the segment */
-    cudaGraphNode_t node;
-};
-
-struct segment {
-    struct recorded_op *ops;
-    unsigned char *bytes; /* arguments of all ops: used of size bytes */
-    size_t count, capacity, used, size;
-    size_t direct_count; /* launches of the last pass in MODE_DIRECT */
-    int misses;
-    cudaGraph_t graph;
-    cudaGraphExec_t exec; /* NULL: not yet captured */
-};
-
-struct region {
-    struct kernels_graph_key key;
-    uint64_t used; /* clock at the last use */
-    struct segment segments[SEGMENTS_MAX];
-};
-
-struct cuda_graphs {
-    struct kernels *kernels;
-    bool enabled, inside; /* inside: within a library call, which makes its own launches */
-    enum { MODE_DIRECT, MODE_CAPTURE, MODE_REPLAY } mode;
-    struct region *region; /* NULL: no region is active */
-    int segment_index;
-    size_t position; /* launches of this segment so far */
-    uint64_t clock;
-    int region_count;
-    struct region *regions[REGIONS_MAX];
-};
+#include "kernels/cuda/graph_impl.h"
 
 /* The graphs with a region that the calling thread has begun; NULL: none. */
 static _Thread_local struct cuda_graphs *active_graphs;
-
-static cudaStream_t get_stream(const struct kernels *k)
-{
-    return (cudaStream_t)(void *)k->stream;
-}
-
-/* ---- direct launches ---- */
-
-static dim3 make_dim3(const unsigned n[3])
-{
-    dim3 d = {n[0], n[1], n[2]};
-    return d;
-}
-
-static status launch_directly(struct kernels *k, const struct cuda_launch *l,
-                              void *const *arguments)
-{
-    cudaError_t error = cudaLaunchKernel(l->kernel, make_dim3(l->grid), make_dim3(l->block),
-                                         (void **)arguments, l->shared_bytes, get_stream(k));
-    REQUIRE(error == cudaSuccess, STATUS_INTERNAL, "%s: the launch failed: %s", l->name,
-            cudaGetErrorString(error));
-    return STATUS_OK;
-}
-
-static size_t align_bytes(size_t bytes)
-{
-    return (bytes + 63) / 64 * 64;
-}
-
-/* Computes the addresses of the arguments of a recorded launch. */
-static void get_arguments(const struct segment *p, const struct recorded_op *w,
-                          void *arguments[ARGUMENTS_MAX])
-{
-    size_t offset = w->first;
-    for (int i = 0; i < w->launch.count; i++) {
-        arguments[i] = p->bytes + offset;
-        offset += align_bytes(w->launch.sizes[i]);
-    }
-}
-
-static status launch_recorded(struct cuda_graphs *g, const struct segment *p,
-                              const struct recorded_op *w)
-{
-    void *arguments[ARGUMENTS_MAX];
-    if (w->call == NULL) {
-        get_arguments(p, w, arguments);
-        return launch_directly(g->kernels, &w->launch, arguments);
-    }
-    g->inside = true;
-    status result = w->call(g->kernels, p->bytes + w->first);
-    g->inside = false;
-    return result;
-}
 
 /* ---- segments ---- */
 
@@ -134,7 +40,7 @@ static struct segment *get_segment(const struct cuda_graphs *g)
 static void release_graph(struct cuda_graphs *g, struct segment *p)
 {
     if (p->exec != NULL) {
-        (void)cudaStreamSynchronize(get_stream(g->kernels)); /* the graph may be running */
+        (void)cudaStreamSynchronize(graph_stream(g->kernels)); /* the graph may be running */
         (void)cudaGraphExecDestroy(p->exec);
     }
     if (p->graph != NULL) {
@@ -158,12 +64,12 @@ static status launch_all(struct cuda_graphs *g, const struct segment *p, size_t 
 {
     status result = STATUS_OK;
     for (size_t i = 0; i < count && result == STATUS_OK; i++) {
-        result = launch_recorded(g, p, &p->ops[i]);
+        result = graph_launch_recorded(g, p, &p->ops[i], false);
     }
     return result;
 }
 
-/* Handles a mismatch: launches the deferred operations and continues the segment in MODE_DIRECT. */
+/* Launches the deferred operations after a mismatch. The rest of the segment is not deferred. */
 static status abandon_replay(struct cuda_graphs *g)
 {
     struct segment *p = get_segment(g);
@@ -174,211 +80,191 @@ static status abandon_replay(struct cuda_graphs *g)
     return result;
 }
 
-static status record_op(struct segment *p, const struct recorded_op *op,
-                        const void *const *arguments)
-{
-    size_t needed = p->used + align_bytes(op->bytes);
-    if (p->count == p->capacity) {
-        size_t capacity = 2 * p->capacity + 64;
-        TRY(GROW(p->ops, capacity, "the launches of a graph"));
-        p->capacity = capacity;
-    }
-    if (needed > p->size) {
-        size_t size = 2 * needed + 4096;
-        TRY(GROW(p->bytes, size, "the arguments of a graph"));
-        p->size = size;
-    }
-    struct recorded_op *w = &p->ops[p->count++];
-    void *recorded[ARGUMENTS_MAX];
-    *w = *op;
-    w->first = p->used;
-    p->used = needed;
-    memset(p->bytes + w->first, 0, align_bytes(w->bytes));
-    if (w->call != NULL) {
-        memcpy(p->bytes + w->first, arguments[0], w->bytes);
-        return STATUS_OK;
-    }
-    get_arguments(p, w, recorded);
-    for (int i = 0; i < w->launch.count; i++) {
-        memcpy(recorded[i], arguments[i], w->launch.sizes[i]);
-    }
-    return STATUS_OK;
-}
-
-/* ---- replay: compare launches with the captured ones ---- */
-
-static bool is_same_op(const struct recorded_op *a, const struct recorded_op *b)
-{
-    return a->call == b->call && a->bytes == b->bytes && a->launch.kernel == b->launch.kernel;
-}
-
-/* Returns whether grid, block or arguments differ from the recorded ones, and records the
- * new ones. */
-static bool update_arguments(const struct segment *p, struct recorded_op *w,
-                             const struct recorded_op *op, const void *const *arguments)
-{
-    void *recorded[ARGUMENTS_MAX];
-    const struct cuda_launch *l = &op->launch;
-    bool differs = memcmp(w->launch.grid, l->grid, sizeof l->grid) != 0 ||
-                   memcmp(w->launch.block, l->block, sizeof l->block) != 0 ||
-                   w->launch.shared_bytes != l->shared_bytes;
-    get_arguments(p, w, recorded);
-    for (int i = 0; i < l->count; i++) {
-        differs = differs || memcmp(recorded[i], arguments[i], l->sizes[i]) != 0;
-    }
-    w->launch = *l;
-    for (int i = 0; i < l->count && differs; i++) {
-        memcpy(recorded[i], arguments[i], l->sizes[i]);
-    }
-    return differs;
-}
-
-static cudaError_t set_node_arguments(const struct segment *p, const struct recorded_op *w)
-{
-    void *recorded[ARGUMENTS_MAX];
-    get_arguments(p, w, recorded);
-    struct cudaKernelNodeParams parameters = {
-        .func = (void *)(uintptr_t)w->launch.kernel,
-        .gridDim = make_dim3(w->launch.grid),
-        .blockDim = make_dim3(w->launch.block),
-        .sharedMemBytes = (unsigned)w->launch.shared_bytes,
-        .kernelParams = recorded,
-    };
-    return cudaGraphExecKernelNodeSetParams(p->exec, w->node, &parameters);
-}
-
-/* Returns whether the next operation matches the captured one, and updates the graph if its
- * parameters differ. */
-static bool matches_next(const struct cuda_graphs *g, const struct recorded_op *op,
-                         const void *const *arguments)
+/* Handles an operation that differs from the captured one. If *done is false, the caller must
+ * launch it. With work in the graph the other ranks do not yet know of the mismatch: all operations
+ * are deferred until the end of the segment. */
+static status handle_mismatch(struct cuda_graphs *g, const struct recorded_op *op,
+                              const void *const *arguments, bool *done)
 {
     struct segment *p = get_segment(g);
-    struct recorded_op *w = &p->ops[g->position];
-    if (g->position >= p->count || !is_same_op(w, op)) {
-        return false;
+    if (p->work == NULL) {
+        *done = false;
+        return abandon_replay(g);
     }
-    if (w->call != NULL) {
-        return memcmp(p->bytes + w->first, arguments[0], w->bytes) == 0;
-    }
-    return !update_arguments(p, w, op, arguments) || set_node_arguments(p, w) == cudaSuccess;
+    g->mode = MODE_DEFER;
+    graph_truncate(p, g->position);
+    return graph_record(p, op, arguments);
+}
+
+/* Returns in *all whether all ranks pass true. Without work the rank decides alone. */
+static status agree_on_work(const struct device_work *work, bool own, bool *all)
+{
+    *all = own;
+    return work != NULL ? work->agree(work->user, own, all) : STATUS_OK;
 }
 
 /* ---- capture ---- */
 
-/* Disables graphs after an error of CUDA: all launches go to the stream from now on. */
-static void disable_graphs(struct cuda_graphs *g, cudaError_t error)
+/* Disables captures after an error of CUDA. */
+static void disable_captures(struct cuda_graphs *g, cudaError_t error)
 {
     (void)cudaGetLastError();
-    log_warning("CUDA-GRAPHS", "CUDA graphs are disabled: creating a graph failed: %s",
+    log_warning("CUDA-GRAPHS", "creating a CUDA graph failed, so no more are created: %s",
                 cudaGetErrorString(error));
-    g->enabled = false;
+    g->failed = true;
 }
 
-static void begin_segment(struct cuda_graphs *g)
+/* Returns whether this rank would capture the next pass of a segment with `count` launches. */
+static bool can_capture(const struct cuda_graphs *g, const struct segment *p, size_t count)
+{
+    return count >= LAUNCHES_MIN && p->misses < MISSES_MAX && !g->failed;
+}
+
+/* Starts a segment. With work, the ranks have agreed on exec and all_repeat. */
+static status begin_segment(struct cuda_graphs *g)
 {
     struct segment *p = g->segment_index < SEGMENTS_MAX ? get_segment(g) : NULL;
-    bool direct = p == NULL || p->misses >= MISSES_MAX || !g->enabled;
-    g->mode = direct                            ? MODE_DIRECT
-              : p->exec != NULL                 ? MODE_REPLAY
-              : p->direct_count >= LAUNCHES_MIN ? MODE_CAPTURE
-                                                : MODE_DIRECT;
-    if (g->mode != MODE_CAPTURE) {
-        return;
+    g->mode = MODE_DIRECT;
+    if (p == NULL) {
+        return STATUS_OK;
+    }
+    if (p->exec != NULL) {
+        g->mode = MODE_REPLAY;
+        return STATUS_OK;
+    }
+    if (!(p->work != NULL ? p->all_repeat : can_capture(g, p, p->direct_count))) {
+        return STATUS_OK;
     }
     p->count = p->used = 0;
     cudaError_t error =
-        cudaStreamBeginCapture(get_stream(g->kernels), cudaStreamCaptureModeRelaxed);
-    if (error != cudaSuccess) {
-        disable_graphs(g, error);
-        g->mode = MODE_DIRECT;
+        cudaStreamBeginCapture(graph_stream(g->kernels), cudaStreamCaptureModeRelaxed);
+    if (error == cudaSuccess) {
+        g->mode = MODE_CAPTURE;
+        return STATUS_OK;
     }
-}
-
-/* Returns the graph node of the launch that was captured last. */
-static cudaGraphNode_t get_newest_node(const struct cuda_graphs *g)
-{
-    enum cudaStreamCaptureStatus mode = cudaStreamCaptureStatusNone;
-    const cudaGraphNode_t *nodes = NULL;
-    size_t count = 0;
-    cudaError_t error =
-        cudaStreamGetCaptureInfo(get_stream(g->kernels), &mode, NULL, NULL, &nodes, NULL, &count);
-    return error == cudaSuccess && count == 1 ? nodes[0] : NULL;
-}
-
-static status capture_op(struct cuda_graphs *g, const struct recorded_op *op,
-                         const void *const *arguments)
-{
-    struct segment *p = get_segment(g);
-    TRY(record_op(p, op, arguments));
-    struct recorded_op *w = &p->ops[p->count - 1];
-    TRY(launch_recorded(g, p, w));
-    w->node = w->call == NULL ? get_newest_node(g) : NULL;
+    disable_captures(g, error);
+    REQUIRE(p->work == NULL, STATUS_INTERNAL, "a capture cannot start, but it starts on all ranks");
     return STATUS_OK;
 }
 
 static bool has_all_nodes(const struct segment *p)
 {
     for (size_t i = 0; i < p->count; i++) {
-        if (p->ops[i].call == NULL && p->ops[i].node == NULL) {
+        if (p->ops[i].call == NULL && p->ops[i].work == NULL && p->ops[i].node == NULL) {
             return false;
         }
     }
     return true;
 }
 
-/* Ends a capture and launches the graph: capturing did not execute the launches. If creating the
- * graph fails, launches the recorded operations directly. */
-static status end_capture(struct cuda_graphs *g)
+/* Ends a capture and creates a graph that can be launched. Returns whether this succeeded. */
+static bool create_graph(struct cuda_graphs *g, struct segment *p)
 {
-    struct segment *p = get_segment(g);
-    cudaError_t error = cudaStreamEndCapture(get_stream(g->kernels), &p->graph);
+    cudaError_t error = cudaStreamEndCapture(graph_stream(g->kernels), &p->graph);
     if (error == cudaSuccess && has_all_nodes(p)) {
         error = cudaGraphInstantiate(&p->exec, p->graph, 0);
     }
-    if (p->exec != NULL && error == cudaSuccess) {
-        error = cudaGraphLaunch(p->exec, get_stream(g->kernels));
+    if (error == cudaSuccess && p->exec != NULL) {
+        error = cudaGraphUpload(p->exec, graph_stream(g->kernels)); /* allocates its memory */
     }
-    if (p->exec != NULL && error == cudaSuccess) {
+    bool is_created = error == cudaSuccess && p->exec != NULL;
+    if (!is_created) {
+        disable_captures(g, error);
+    }
+    return is_created;
+}
+
+static status launch_graph(struct cuda_graphs *g, const struct segment *p)
+{
+    cudaError_t error = cudaGraphLaunch(p->exec, graph_stream(g->kernels));
+    REQUIRE(error == cudaSuccess, STATUS_INTERNAL, "launching a graph of %zu operations failed: %s",
+            p->count, cudaGetErrorString(error));
+    if (g->work == NULL) {
         return STATUS_OK;
     }
-    disable_graphs(g, error);
+    g->inside = true; /* `launched` records events after the graph */
+    status result = g->work->launched(g->work->user);
+    g->inside = false;
+    return result;
+}
+
+/* Discards a capture and launches its operations: capturing did not execute them. */
+static status discard_capture(struct cuda_graphs *g)
+{
+    struct segment *p = get_segment(g);
     g->mode = MODE_DIRECT;
     release_graph(g, p);
     return launch_all(g, p, p->count);
 }
 
+/* Ends a capture and launches the graph, unless this or another rank could not create it. */
+static status end_capture(struct cuda_graphs *g)
+{
+    struct segment *p = get_segment(g);
+    bool all = false;
+    TRY(agree_on_work(g->work, create_graph(g, p), &all));
+    p->all_repeat = false;
+    return all ? launch_graph(g, p) : discard_capture(g);
+}
+
 static status end_replay(struct cuda_graphs *g)
 {
     struct segment *p = get_segment(g);
-    if (g->position < p->count) {
+    bool all = false;
+    TRY(agree_on_work(p->work, g->mode == MODE_REPLAY && g->position == p->count, &all));
+    if (!all) {
         return abandon_replay(g);
     }
-    cudaError_t error = cudaGraphLaunch(p->exec, get_stream(g->kernels));
-    REQUIRE(error == cudaSuccess, STATUS_INTERNAL, "launching a graph of %zu operations failed: %s",
-            p->count, cudaGetErrorString(error));
     p->misses = 0;
-    return STATUS_OK;
+    return launch_graph(g, p);
+}
+
+/* Ends a pass without a graph, and decides whether the next pass is captured. */
+static status end_direct(struct cuda_graphs *g)
+{
+    if (g->segment_index >= SEGMENTS_MAX) {
+        return STATUS_OK;
+    }
+    struct segment *p = get_segment(g);
+    p->direct_count = g->position;
+    bool is_closed = g->open_works == 0 && !g->is_unbalanced;
+    return agree_on_work(g->work, can_capture(g, p, g->position) && is_closed, &p->all_repeat);
 }
 
 static status end_segment(struct cuda_graphs *g)
 {
-    status result = STATUS_OK;
     if (g->position == 0) {
         return STATUS_OK;
     }
-    if (g->mode == MODE_CAPTURE) {
-        result = end_capture(g);
-    } else if (g->mode == MODE_REPLAY) {
-        result = end_replay(g);
-    } else if (g->segment_index < SEGMENTS_MAX) {
-        get_segment(g)->direct_count = g->position;
+    TRY(g->mode == MODE_CAPTURE  ? end_capture(g)
+        : g->mode == MODE_DIRECT ? end_direct(g)
+                                 : end_replay(g));
+    if (g->segment_index < SEGMENTS_MAX) {
+        get_segment(g)->work = g->work;
     }
+    g->work = NULL;
+    g->open_works = 0;
+    g->is_unbalanced = false;
     g->segment_index++;
     g->position = 0;
-    return result;
+    return STATUS_OK;
 }
 
 /* ---- interface of the back-end ---- */
+
+/* Notes work in this pass. A capture ends without a graph if the ranks have not agreed on it,
+ * because the segment had no work before, or if the work waits for work outside of the capture. */
+static status note_work(struct cuda_graphs *g, const struct device_work *work)
+{
+    g->work = work;
+    g->open_works += work->opens;
+    g->is_unbalanced = g->is_unbalanced || g->open_works < 0;
+    if (g->mode != MODE_CAPTURE || (get_segment(g)->work != NULL && !g->is_unbalanced)) {
+        return STATUS_OK;
+    }
+    (void)cudaStreamEndCapture(graph_stream(g->kernels), &get_segment(g)->graph);
+    return discard_capture(g);
+}
 
 /* Handles a launch within a region. If *done is false, the caller must launch it. */
 static status handle_op(struct cuda_graphs *g, const struct recorded_op *op,
@@ -386,16 +272,20 @@ static status handle_op(struct cuda_graphs *g, const struct recorded_op *op,
 {
     *done = true;
     if (g->position == 0) {
-        begin_segment(g);
+        TRY(begin_segment(g));
+    }
+    if (op->work != NULL) {
+        TRY(note_work(g, op->work));
     }
     status result = STATUS_OK;
     if (g->mode == MODE_CAPTURE) {
-        result = capture_op(g, op, arguments);
+        result = graph_capture(g, get_segment(g), op, arguments);
     } else if (g->mode == MODE_DIRECT) {
         *done = false;
-    } else if (!matches_next(g, op, arguments)) {
-        result = abandon_replay(g);
-        *done = false;
+    } else if (g->mode == MODE_DEFER) {
+        result = graph_record(get_segment(g), op, arguments);
+    } else if (!graph_matches(get_segment(g), g->position, op, arguments)) {
+        result = handle_mismatch(g, op, arguments, done);
     }
     g->position++;
     return result;
@@ -419,30 +309,40 @@ status cuda_launch_kernel(struct kernels *k, const struct cuda_launch *launch,
         REQUIRE(launch->count <= ARGUMENTS_MAX, STATUS_INTERNAL, "%s has %d arguments",
                 launch->name, launch->count);
         for (int i = 0; i < launch->count; i++) {
-            op.bytes += align_bytes(launch->sizes[i]);
+            op.bytes += graph_align_bytes(launch->sizes[i]);
         }
         TRY(handle_op(g, &op, (const void *const *)arguments, &done));
     }
-    return done ? STATUS_OK : launch_directly(k, launch, arguments);
+    return done ? STATUS_OK : graph_launch_directly(k, launch, arguments);
+}
+
+static status queue_call(struct cuda_graphs *g, const struct recorded_op *op, const void *argument)
+{
+    bool done = false;
+    TRY(handle_op(g, op, &argument, &done));
+    return done ? STATUS_OK : graph_run_directly(g, op, argument, false);
 }
 
 status cuda_launch_call(struct kernels *k, cuda_library_call *call, const void *argument,
                         size_t bytes)
 {
     struct cuda_graphs *g = get_active_graphs(k);
-    bool done = false;
-    if (g == NULL) {
-        return call(k, argument);
-    }
-    struct recorded_op op = {.call = call, .bytes = bytes};
-    TRY(handle_op(g, &op, &argument, &done));
-    if (done) {
-        return STATUS_OK;
-    }
-    g->inside = true;
-    status result = call(k, argument);
-    g->inside = false;
-    return result;
+    const struct recorded_op op = {.call = call, .bytes = bytes};
+    return g == NULL ? call(k, argument) : queue_call(g, &op, argument);
+}
+
+bool cuda_graph_is_active(const void *stream)
+{
+    return active_graphs != NULL && !active_graphs->inside &&
+           stream == (const void *)active_graphs->kernels->stream;
+}
+
+status cuda_graph_queue_work(const void *stream, const struct device_work *work,
+                             const void *argument, size_t bytes)
+{
+    const struct recorded_op op = {.work = work, .bytes = bytes};
+    return cuda_graph_is_active(stream) ? queue_call(active_graphs, &op, argument)
+                                        : work->queue(work->user, argument, false);
 }
 
 status cuda_graph_end_segment(const void *stream)
@@ -532,6 +432,7 @@ static void set_enabled(struct kernels *k, bool enabled)
 {
     free_regions(cuda_get_state(k)->graphs);
     cuda_get_state(k)->graphs->enabled = enabled;
+    cuda_get_state(k)->graphs->failed = false;
 }
 
 status cuda_graphs_create(struct kernels *k)
@@ -552,38 +453,4 @@ void cuda_graphs_destroy(struct kernels *k)
     }
     free(g);
     cuda_get_state(k)->graphs = NULL;
-}
-
-/* ---- library calls ---- */
-
-static status launch_gemm(struct kernels *k, const void *gemm_args)
-{
-    return cuda_gemm_launch(k, gemm_args);
-}
-
-status cuda_gemm_run(struct kernels *k, const struct cuda_gemm *p)
-{
-    struct cuda_gemm gemm_args = *p;
-    __builtin_clear_padding(&gemm_args);
-    return cuda_launch_call(k, launch_gemm, &gemm_args, sizeof gemm_args);
-}
-
-struct sort_args {
-    int32_t *ids, *rows;
-    const int32_t *from;
-    int64_t count;
-    void *scratch;
-};
-
-static status launch_sort(struct kernels *k, const void *argument)
-{
-    const struct sort_args *s = argument;
-    return cuda_sort_launch(k, s->ids, s->rows, s->from, s->count, s->scratch);
-}
-
-status cuda_sort_rows(struct kernels *k, int32_t *sorted_ids, int32_t *sorted_rows,
-                      const int32_t *ids, int64_t count, void *scratch)
-{
-    const struct sort_args sort_args = {sorted_ids, sorted_rows, ids, count, scratch};
-    return cuda_launch_call(k, launch_sort, &sort_args, sizeof sort_args);
 }

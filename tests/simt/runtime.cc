@@ -77,6 +77,7 @@ struct wait_counter {
 struct CUevent_st {
     std::shared_ptr<event_state> state;
     bool timed;
+    simt::capture_position captured; /* recorded in a capture */
 };
 
 static size_t get_env_number(const char *name, size_t otherwise)
@@ -435,9 +436,10 @@ void simt::queue(void *stream, task work)
     simt::device_access access;
     auto *to = static_cast<CUstream_st *>(stream);
     if (to->captured != nullptr) {
-        capture_add(to->captured, nullptr, std::move(work));
+        capture_add(to, nullptr, std::move(work));
         return;
     }
+    count_direct(false);
     queued item;
     item.run = std::move(work);
     push_operation(to, std::move(item));
@@ -496,7 +498,11 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 {
     simt::device_access access;
     (void)flags;
+    if (stream->captured != nullptr || event->captured.id != 0) {
+        return simt::capture_wait(stream, event->captured);
+    }
     simt::refuse_in_capture("cudaStreamWaitEvent");
+    simt::count_direct(false);
     queued item;
     item.waits = event->state;
     item.target = event->state->recorded;
@@ -507,7 +513,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags)
 {
-    *out = new CUevent_st{std::make_shared<event_state>(), flags != cudaEventDisableTiming};
+    *out = new CUevent_st{std::make_shared<event_state>(), flags != cudaEventDisableTiming, {}};
     return cudaSuccess;
 }
 
@@ -520,7 +526,12 @@ cudaError_t cudaEventDestroy(cudaEvent_t event)
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 {
     simt::device_access access;
+    if (stream->captured != nullptr) {
+        event->captured = simt::capture_record(stream);
+        return cudaSuccess;
+    }
     simt::refuse_in_capture("cudaEventRecord");
+    event->captured = {};
     std::shared_ptr<event_state> state = event->state;
     uint64_t which = ++state->recorded;
     state->stream = stream;
@@ -542,6 +553,9 @@ cudaError_t cudaEventQuery(cudaEvent_t event)
 {
     simt::device_access access;
     event_state &state = *event->state;
+    if (event->captured.id != 0) {
+        return cudaErrorCapturedEvent;
+    }
     if (state.executed >= state.recorded) {
         return cudaSuccess;
     }

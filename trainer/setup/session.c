@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "comm/device/device.h"
 #include "trainer/setup/derive.h"
 #include "trainer/setup/hardware.h"
 #include "trainer/setup/objective_spec.h"
@@ -144,6 +145,9 @@ status session_start(struct session *s, struct comm *world, const char *tokenize
         world, create_local_objects(s, world, tokenizer_dir, rows, sequence, training, &config)));
     TRY(comm_agree(world, hardware_connect_devices(&s->mesh, s->device, s->kernels,
                                                    s->recipe.parallel.deterministic)));
+    if (s->recipe.train.cuda_graphs) {
+        TRY(comm_agree(world, comm_device_enable_graphs(s->mesh.tensor)));
+    }
     TRY(hardware_compare_models(world, device_name(s->device), &s->same_devices));
     TRY(session_tune(s, world, false));
     TRY(comm_agree(world, model_create(s->kernels, &config, s->mesh.tensor,
@@ -153,6 +157,9 @@ status session_start(struct session *s, struct comm *world, const char *tokenize
 
 status session_stop(struct session *s)
 {
+    if (s->kernels != NULL) { /* graphs may contain collectives of the mesh */
+        kernels_graphs_enable(s->kernels, false);
+    }
     status result = model_destroy(&s->model);
     if (s->mesh.world != NULL) { /* its groups may hold device memory */
         KEEP_FIRST(result, mesh_destroy(&s->mesh));

@@ -4,8 +4,9 @@
  * The return codes follow NCCL's sources at the tag v2.28.9-1; comments name file and line. The
  * communicators are non-blocking. A call starts an operation, which a worker thread executes, and
  * ncclCommGetAsyncError returns ncclInProgress until it is complete. Until then, another call
- * returns ncclInvalidArgument. Streams are ignored: the work is complete when the communicator is
- * no longer in progress.
+ * returns ncclInvalidArgument. Without emulated GPUs the work is complete when the communicator is
+ * no longer in progress. On emulated GPUs (tests/simt) it is queued on the stream, or captured.
+ * Finalizing and aborting a communicator wait until its graphs are destroyed.
  *
  * The environment variable NCCL_MOCK lists faults, separated by commas. NAME@R injects a fault only
  * on rank R of the first communicator:
@@ -32,7 +33,8 @@
  * ncclInvalidUsage for them too. Registered memory must come from ncclMemAlloc and have the same
  * size and offset on all ranks. The data of a collective must have the same window offset on all
  * ranks, or no window. Memory and communicators with an open window must not be released. The
- * unique ids must be the same on all ranks, and different from each other. */
+ * unique ids must be the same on all ranks, and different from each other. A collective must be
+ * captured on all ranks or on none, and all ranks must launch graphs of the same capture. */
 #include <dirent.h>
 #include <errno.h>
 #include <signal.h>
@@ -404,6 +406,7 @@ enum nccl_result ncclCommAbort(struct nccl_comm *comm) /* init.cc:2503 */
     }
     begin_group();
     atomic_store(&comm->aborted, true);
+    nccl_mock_wait_for_graphs(comm, true); /* commReclaim, init.cc:2305 */
     unlink(comm->path);
     nccl_mock_release(comm);
     return end_group();
@@ -496,15 +499,30 @@ static enum nccl_result append_collective(struct nccl_comm *comm, const struct c
     return add_call(comm, *call);
 }
 
+/* ncclPlannerSetCapturingGraph, enqueue.cc:2340 */
+static enum nccl_result check_capture(const struct nccl_comm *comm, const struct call *call)
+{
+    return group.comm == comm && comm->calls[0].capture != call->capture
+               ? nccl_mock_set_error(NCCL_INVALID_USAGE,
+                                     "Streams given to a communicator within a NCCL group must "
+                                     "either be all uncaptured or all captured by the same graph.")
+               : NCCL_SUCCESS;
+}
+
 /* ncclEnqueueCheck, enqueue.cc:2620; an error is also an error of the communicator */
-static enum nccl_result enqueue_collective(struct nccl_comm *comm, struct call call)
+static enum nccl_result enqueue_collective(struct nccl_comm *comm, void *stream, struct call call)
 {
     enum nccl_result result = check_pointer(comm);
     if (result != NCCL_SUCCESS) {
         return note_error(result);
     }
+    call.stream = stream;
+    call.capture = stream != NULL ? nccl_mock_get_capture(stream) : 0;
     begin_group();
     result = ensure_ready(comm);
+    if (result == NCCL_SUCCESS) {
+        result = check_capture(comm, &call);
+    }
     if (result == NCCL_SUCCESS) {
         result = append_collective(comm, &call);
     }
@@ -519,43 +537,39 @@ static enum nccl_result enqueue_collective(struct nccl_comm *comm, struct call c
 enum nccl_result ncclAllReduce(const void *from, void *to, size_t count, enum nccl_type type,
                                enum nccl_operator sum, struct nccl_comm *comm, void *stream)
 {
-    (void)stream;
     return sum != NCCL_SUM || type == NCCL_UINT8
                ? refuse_call("the mock supports sums of f32 and bf16")
-               : enqueue_collective(comm, (struct call){ALL_REDUCE, from, to, count, type});
+               : enqueue_collective(comm, stream, (struct call){ALL_REDUCE, from, to, count, type});
 }
 
 enum nccl_result ncclReduce(const void *from, void *to, size_t count, enum nccl_type type,
                             enum nccl_operator sum, int root, struct nccl_comm *comm, void *stream)
 {
-    (void)stream;
     return sum != NCCL_SUM || type == NCCL_UINT8
                ? refuse_call("the mock supports sums of f32 and bf16")
-               : enqueue_collective(comm,
+               : enqueue_collective(comm, stream,
                                     (struct call){REDUCE, from, to, count, type, .root = root});
 }
 
 enum nccl_result ncclReduceScatter(const void *from, void *to, size_t each, enum nccl_type type,
                                    enum nccl_operator sum, struct nccl_comm *comm, void *stream)
 {
-    (void)stream;
     char *data =
         comm != NULL ? (char *)to - (size_t)comm->rank * each * nccl_mock_type_bytes(type) : to;
     return sum != NCCL_SUM || type == NCCL_UINT8 || data != from
                ? refuse_call("the mock supports sums of f32 and bf16 in place")
-               : enqueue_collective(comm, (struct call){SCATTER, from, data, each, type});
+               : enqueue_collective(comm, stream, (struct call){SCATTER, from, data, each, type});
 }
 
 enum nccl_result ncclAllGather(const void *from, void *to, size_t each, enum nccl_type type,
                                struct nccl_comm *comm, void *stream)
 {
-    (void)stream;
-    return enqueue_collective(comm, (struct call){GATHER, from, to, each, type});
+    return enqueue_collective(comm, stream, (struct call){GATHER, from, to, each, type});
 }
 
 enum nccl_result ncclBroadcast(const void *from, void *to, size_t count, enum nccl_type type,
                                int root, struct nccl_comm *comm, void *stream)
 {
-    (void)stream;
-    return enqueue_collective(comm, (struct call){BROADCAST, from, to, count, type, .root = root});
+    return enqueue_collective(comm, stream,
+                              (struct call){BROADCAST, from, to, count, type, .root = root});
 }

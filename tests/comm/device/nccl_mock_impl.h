@@ -29,6 +29,8 @@ struct call {
     int color, key;
     struct nccl_comm *child, **child_out;
     struct nccl_window **window;
+    void *stream;
+    unsigned long capture; /* of the stream; 0: none */
 };
 
 struct nccl_comm {
@@ -43,6 +45,10 @@ struct nccl_comm {
     pthread_cond_t wake;
     unsigned submitted, started; /* groups of calls */
     _Atomic int result;          /* of ncclCommGetAsyncError */
+    _Atomic int failure;         /* of a collective on an emulated GPU; NCCL_SUCCESS: none */
+    /* captured collectives so far, and those in graphs that still exist */
+    unsigned captures;
+    _Atomic int persistent;
     atomic_bool aborted;
     struct nccl_comm *parent; /* during a split: its abort also aborts this communicator */
     bool finalize_called;
@@ -77,6 +83,30 @@ size_t nccl_mock_type_bytes(enum nccl_type type);
  *
  * Errors    NCCL_SYSTEM_ERROR; otherwise it returns NCCL_IN_PROGRESS */
 enum nccl_result nccl_mock_submit(struct nccl_comm *comm);
+
+/* nccl_mock_run_collective - run a collective in the calling thread. `capture` is its number among
+ * the captured collectives of the communicator, 0 if it is not captured. */
+enum nccl_result nccl_mock_run_collective(struct nccl_comm *comm, const struct call *call,
+                                          unsigned capture);
+
+/* nccl_mock_has_gpus - return whether the program emulates GPUs (nccl_mock_gpu.c). */
+bool nccl_mock_has_gpus(void);
+
+/* nccl_mock_get_capture - return a number for the capture of a stream, 0 for none. */
+unsigned long nccl_mock_get_capture(const void *stream);
+
+/* nccl_mock_queue - queue a collective on the stream of an emulated GPU. */
+enum nccl_result nccl_mock_queue(struct nccl_comm *comm, const struct call *call);
+
+/* nccl_mock_wait_for_graphs - wait until no graph contains a collective of the communicator. It
+ * returns early if the communicator is aborted, unless `always`. */
+void nccl_mock_wait_for_graphs(struct nccl_comm *comm, bool always);
+
+/* nccl_mock_gpu_allocate - allocate memory of an emulated GPU; NULL if there is none. */
+void *nccl_mock_gpu_allocate(size_t bytes);
+
+/* nccl_mock_gpu_release - release that memory. */
+void nccl_mock_gpu_release(void *memory);
 
 /* nccl_mock_release - stop the worker thread and free the communicator. */
 void nccl_mock_release(struct nccl_comm *comm);

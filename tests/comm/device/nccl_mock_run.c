@@ -2,7 +2,8 @@
  *
  * The processes find each other through a file in /dev/shm that is named after the unique id. Each
  * communicator has a worker thread. Sums are added in rank order. As in NCCL, each rank assigns the
- * lowest gap to a window, without communication. */
+ * lowest gap to a window, without communication. On emulated GPUs the worker thread only queues the
+ * collectives (nccl_mock_gpu.c). */
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -33,7 +34,7 @@ struct rendezvous {
 };
 
 static struct nccl_mock_counts counts;
-static char last_error[160];
+static char last_error[240];
 
 /* Allocations of ncclMemAlloc. */
 enum { MAX_MEMORIES = 64 };
@@ -55,7 +56,9 @@ static int find_memory(const void *memory)
 void *nccl_mock_memory_create(size_t bytes)
 {
     int i = find_memory(NULL);
-    void *memory = i == MAX_MEMORIES ? NULL : aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+    void *memory = i == MAX_MEMORIES      ? NULL
+                   : nccl_mock_has_gpus() ? nccl_mock_gpu_allocate(bytes)
+                                          : aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
     if (memory != NULL) {
         memories[i].memory = memory;
         memories[i].bytes = bytes;
@@ -73,7 +76,7 @@ enum nccl_result nccl_mock_memory_destroy(void *memory)
         return nccl_mock_set_error(NCCL_INVALID_USAGE, "memory with an open window");
     }
     memories[i].memory = NULL;
-    free(memory);
+    nccl_mock_has_gpus() ? nccl_mock_gpu_release(memory) : free(memory);
     return NCCL_SUCCESS;
 }
 
@@ -252,8 +255,9 @@ bool nccl_mock_remove_window(struct nccl_comm *c, struct nccl_window *window)
     return true;
 }
 
-/* Checks that the data has the same window offset on all ranks, or is in no window. */
-static enum nccl_result check_windows(struct nccl_comm *c, const struct call *call)
+/* Checks that the data has the same window offset on all ranks, or is in no window, and that the
+ * collective comes from the same capture on all ranks, or from none. */
+static enum nccl_result check_call(struct nccl_comm *c, const struct call *call, unsigned capture)
 {
     size_t offset = SIZE_MAX;
     for (const struct nccl_window *w = c->windows; w != NULL; w = w->next) {
@@ -262,8 +266,10 @@ static enum nccl_result check_windows(struct nccl_comm *c, const struct call *ca
         }
     }
     atomic_fetch_add(&counts.windowed, offset != SIZE_MAX ? 1 : 0);
-    return check_same_on_all_ranks(c, &offset, sizeof offset,
-                                   "data at different window offsets on the ranks");
+    return check_same_on_all_ranks(
+        c, (size_t[]){offset, capture}, 2 * sizeof offset,
+        "data at different window offsets on the ranks, or a collective that only some ranks have "
+        "captured, or graphs of different captures");
 }
 
 /* ---- collectives ---- */
@@ -330,7 +336,8 @@ static enum nccl_result run_in_chunks(struct nccl_comm *c, const struct call *ca
     return result;
 }
 
-static enum nccl_result run_collective(struct nccl_comm *c, const struct call *call)
+enum nccl_result nccl_mock_run_collective(struct nccl_comm *c, const struct call *call,
+                                          unsigned capture)
 {
     if (++c->collectives == FAULTY_COLLECTIVE && nccl_mock_has_fault(c, "hang")) {
         return wait_for_abort(c);
@@ -338,7 +345,7 @@ static enum nccl_result run_collective(struct nccl_comm *c, const struct call *c
     if (c->collectives == FAULTY_COLLECTIVE && nccl_mock_has_fault(c, "fail")) {
         return nccl_mock_set_error(NCCL_REMOTE_ERROR, "injected failure");
     }
-    enum nccl_result result = check_windows(c, call);
+    enum nccl_result result = check_call(c, call, capture);
     if (call->kind != SCATTER) {
         return result == NCCL_SUCCESS ? run_in_chunks(c, call) : result;
     }
@@ -423,6 +430,13 @@ static enum nccl_result run_init(struct nccl_comm *c)
 
 /* ---- worker thread ---- */
 
+/* commDestroySync, init.cc:2232 */
+static enum nccl_result run_finalize(struct nccl_comm *c)
+{
+    nccl_mock_wait_for_graphs(c, false);
+    return synchronize_ranks(c);
+}
+
 static void run_calls(struct nccl_comm *c)
 {
     enum nccl_result result = NCCL_SUCCESS;
@@ -433,9 +447,13 @@ static void run_calls(struct nccl_comm *c)
         const struct call *call = &c->calls[i];
         result = call->kind == INIT       ? run_init(c)
                  : call->kind == SPLIT    ? run_split(c, call)
-                 : call->kind == FINALIZE ? synchronize_ranks(c)
+                 : call->kind == FINALIZE ? run_finalize(c)
                  : call->kind == REGISTER ? register_window(c, call)
-                                          : run_collective(c, call);
+                 : nccl_mock_has_gpus()   ? nccl_mock_queue(c, call)
+                                          : nccl_mock_run_collective(c, call, 0);
+    }
+    if (result == NCCL_SUCCESS) {
+        result = (enum nccl_result)atomic_load(&c->failure);
     }
     bool fails_later = c->collectives == FAULTY_COLLECTIVE && nccl_mock_has_fault(c, "fail_later");
     atomic_store(&c->result, result);

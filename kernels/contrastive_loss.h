@@ -17,6 +17,10 @@
 
 #include <stdint.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 #include "base/status.h"
 #include "base/tensor.h"
 
@@ -92,3 +96,7 @@ status contrastive_loss_sum(struct kernels *k, double *sums, const struct contra
 status contrastive_loss_backward(struct kernels *k, struct tensor gradients,
                                  const struct contrastive_pairs *batch,
                                  const struct contrastive_texts *texts);
+
+#ifdef __cplusplus
+}
+#endif

@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(TEXT_THREADS)
                 sum += static_cast<double>(rows[(text.first + i) * b.width + c]);
             }
             unit[c] = sum / static_cast<double>(text.rows);
-            shared[threadIdx.x] = CONTRASTIVE_MULTIPLY(unit[c], unit[c]);
+            shared[threadIdx.x] = host_device_multiply(unit[c], unit[c]);
         }
         add_terms(&squares, shared, b.width - first);
     }
@@ -125,12 +125,12 @@ __global__ void __launch_bounds__(TILE *TILE) multiply_matrices(const struct pro
         load_tile(b, p.b, first, first_column, p.inner, p.columns, p.b_inner, p.b_column);
         __syncthreads();
         for (int i = 0; i < count; i++) {
-            sum += CONTRASTIVE_MULTIPLY(a[row][i], b[i][column]);
+            sum += host_device_multiply(a[row][i], b[i][column]);
         }
         __syncthreads();
     }
     if (inside) {
-        *out = CONTRASTIVE_MULTIPLY(p.scale, sum);
+        *out = host_device_multiply(p.scale, sum);
     }
 }
 
@@ -178,13 +178,13 @@ __global__ void __launch_bounds__(TEXT_THREADS)
     for (int64_t first = 0; first < b.width; first += TEXT_THREADS) {
         int64_t c = first + threadIdx.x;
         if (c < b.width) {
-            shared[threadIdx.x] = CONTRASTIVE_MULTIPLY(unit[c], gradient[c]);
+            shared[threadIdx.x] = host_device_multiply(unit[c], gradient[c]);
         }
         add_terms(&projection, shared, b.width - first);
     }
     projection = share_value(projection, shared);
     const double rows = static_cast<double>(text.rows);
-    const double scale = 1 / CONTRASTIVE_MULTIPLY(b.lengths[text.index], rows);
+    const double scale = 1 / host_device_multiply(b.lengths[text.index], rows);
     for (int64_t c = threadIdx.x; c < b.width; c += TEXT_THREADS) {
         float value = contrastive_row_gradient(unit[c], gradient[c], projection, scale);
         for (int64_t i = 0; i < text.rows; i++) {

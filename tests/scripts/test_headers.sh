@@ -93,7 +93,8 @@ if [ "${cxx_compiler[*]}" = none ]; then
     echo 'not checked: headers in C++, because this build has no C++ compiler'
     exit 0
 fi
-operations='control_decide_update head_loss_run preference_loss_run spike_score_run'
+operations='contrastive_loss_run control_decide_update head_loss_run preference_loss_run
+spike_score_run'
 for header in "$source"/kernels/*_terms.h; do
     stem=$(basename "$header" _terms.h)
     function=$(tr ' ' '\n' <<<"$operations" | grep "^${stem}_") ||

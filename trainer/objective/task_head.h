@@ -39,10 +39,12 @@ status task_head_run(struct kernels *k, const struct batch *batch, const struct 
  * Errors    STATUS_INTERNAL if the batch is larger than planned */
 status task_head_outputs(struct kernels *k, const struct objective_input *in, struct tensor *out);
 
-/* task_head_forward - as task_head_outputs, with a copy of the outputs in host memory.
+/* task_head_forward - compute the outputs of all rows and copy them to host memory.
  *
+ * Shapes    *outputs f32 [rows of in->hidden.value, labels]
  * Memory    *outputs is host memory of in->task_head
- * Order     waits for the device */
+ * Order     waits for the device
+ * Errors    as in task_head_outputs */
 status task_head_forward(struct kernels *k, const struct objective_input *in,
                          const float **outputs);
 

@@ -612,7 +612,7 @@ struct kernels_time {
     struct gemm_work gemm_work; /* zeros on a GPU, and without GEMMs */
 };
 
-enum { KERNELS_OPERATIONS_MAX = 56 };
+enum { KERNELS_OPERATIONS_MAX = 64 };
 
 /* kernels_profile - start (on) or stop profiling; a start resets all counters.
  *

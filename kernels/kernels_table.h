@@ -9,6 +9,7 @@
 #include "kernels/contrastive_loss.h"
 #include "kernels/fp8.h"
 #include "kernels/kernels.h"
+#include "kernels/preference_batch.h"
 #include "kernels/preference_loss.h"
 #include "kernels/spike_score.h"
 
@@ -63,6 +64,8 @@
     X(op_loss_stats)                                                                               \
     X(head_loss_run)                                                                               \
     X(preference_loss_run)                                                                         \
+    X(preference_batch_store)                                                                      \
+    X(preference_batch_run)                                                                        \
     X(contrastive_loss_pool)                                                                       \
     X(contrastive_loss_run)                                                                        \
     X(contrastive_loss_sum)                                                                        \

@@ -49,7 +49,7 @@ trainer/recipe: base kernels/rotary.h trainer/model/architecture.h trainer/model
 trainer/logging: base base/device
 trainer/logging/report: base base/input trainer/recipe
 trainer/objective: base base/device kernels/kernels.h kernels/contrastive_loss.h
-  kernels/preference_loss.h kernels/preference_terms.h comm/comm.h datasets/loader/batch.h
+  kernels/preference_batch.h kernels/preference_loss.h comm/comm.h datasets/loader/batch.h
 trainer/optimizer: base kernels/kernels.h kernels/spike_score.h comm trainer/recipe/recipe.h
   trainer/model trainer/objective
 trainer/setup: base base/device base/thread kernels/kernels.h kernels/fp8.h comm

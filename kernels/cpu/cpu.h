@@ -108,6 +108,10 @@ __typeof__(head_loss_run) cpu_head_loss_run;
 /* cpu_preference_loss_run - implement preference_loss_run for all instruction sets. */
 __typeof__(preference_loss_run) cpu_preference_loss_run;
 
+/* cpu_preference_batch_* - implement the losses of a whole batch for all instruction sets. */
+__typeof__(preference_batch_store) cpu_preference_batch_store;
+__typeof__(preference_batch_run) cpu_preference_batch_run;
+
 /* cpu_contrastive_loss_* - implement the contrastive loss for all instruction sets. */
 __typeof__(contrastive_loss_pool) cpu_contrastive_loss_pool;
 __typeof__(contrastive_loss_run) cpu_contrastive_loss_run;

@@ -20,6 +20,7 @@ extern "C" {
     X(head_loss)                                                                                   \
     X(preference_loss)                                                                             \
     X(contrastive_loss)                                                                            \
+    X(preference_batch)                                                                            \
     X(swiglu_rotary) X(linear) X(fp8) X(cross_entropy) X(attention) X(attention_features)
 #define ON_GPU_PROTOTYPE(name) int on_gpu_##name(int count, char **arguments);
 ON_GPU_TESTS(ON_GPU_PROTOTYPE)

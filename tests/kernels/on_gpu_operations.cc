@@ -499,6 +499,39 @@ template <> struct with_copies<cuda_preference_loss_run> {
     }
 };
 
+static void add_batch(operand_copies &copies, struct preference_batch &b)
+{
+    copies.add(b.pairs, b.size);
+    copies.add(b.gradients, b.size);
+    copies.add(b.ranked, PREFERENCE_RANKED * b.size);
+}
+
+template <> struct with_copies<cuda_preference_batch_store> {
+    static status call(struct kernels *k, const struct preference_batch *batch, const double *logps,
+                       const struct preference_rows *rows, int64_t first)
+    {
+        struct preference_batch b = *batch;
+        struct preference_rows r = *rows;
+        operand_copies copies(k->device, k->stream);
+        add_batch(copies, b);
+        copies.add(logps, RESPONSES * r.pairs);
+        copies.add(r.first, RESPONSES * r.pairs + 1);
+        copies.add(r.reference, RESPONSES * r.pairs);
+        return copies.run([&] { return cuda_preference_batch_store(k, &b, logps, &r, first); });
+    }
+};
+
+template <> struct with_copies<cuda_preference_batch_run> {
+    static status call(struct kernels *k, const struct preference_batch *batch, int64_t count,
+                       const struct preference_settings *settings)
+    {
+        struct preference_batch b = *batch;
+        operand_copies copies(k->device, k->stream);
+        add_batch(copies, b);
+        return copies.run([&] { return cuda_preference_batch_run(k, &b, count, settings); });
+    }
+};
+
 static void add_pairs(operand_copies &copies, struct contrastive_pairs &b)
 {
     copies.add(b.units, TEXTS_PER_PAIR * b.size * b.width);

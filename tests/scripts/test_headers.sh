@@ -93,12 +93,13 @@ if [ "${cxx_compiler[*]}" = none ]; then
     echo 'not checked: headers in C++, because this build has no C++ compiler'
     exit 0
 fi
-operations='contrastive_loss_run control_decide_update head_loss_run preference_loss_run
-spike_score_run'
+# A function of each header, as STEM:FUNCTION.
+operations='contrastive:contrastive_loss_run control:control_decide_update head_loss:head_loss_run
+preference:preference_loss_run preference_batch:preference_batch_run spike:spike_score_run'
 for header in "$source"/kernels/*_terms.h; do
     stem=$(basename "$header" _terms.h)
-    function=$(tr ' ' '\n' <<<"$operations" | grep "^${stem}_") ||
-        fail "no operation of $stem in the list of this test"
+    function=$(tr ' ' '\n' <<<"$operations" | sed -n "s/^$stem://p")
+    [ -n "$function" ] || fail "no operation of $stem in the list of this test"
     check_shared "$source" "kernels/${stem}_terms.h" "$function" status_raise ||
         fail "kernels/${stem}_terms.h does not compile as C++ in any order"
 done

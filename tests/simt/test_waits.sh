@@ -2,7 +2,7 @@
 # Tests that an emulated GPU has work after each wait of the host between two steps.
 # usage: test_waits.sh PART; ctest sets BIREME_PROGRAM (CPU), BIREME_SIMT and BIREME_SOURCE_DIR
 # ctest: name simt_train
-# ctest: parts waits head_waits dpo_waits embed_waits mixed_waits
+# ctest: parts waits head_waits dpo_waits batch_waits embed_waits mixed_waits
 # ctest: timeout 300
 # shellcheck disable=SC2034,SC2086,SC2154 # settings are words; tiny_training.sh shares variables
 source "${BIREME_SOURCE_DIR:=$PWD}/tests/trainer/tiny_training.sh"
@@ -80,19 +80,25 @@ reward {"prompt": "%s ", "chosen": "%s", "rejected": "%s ", "else": %d}
 END
 }
 
+# prepare_dpo: make the initial weights base/final, the shards dpo/ and the recipe dpo.yaml.
+prepare_dpo() {
+    run_bireme 0 train recipe.yaml run_dir=base train.device=cpu train.max_steps=2 \
+        schedule.warmup_steps=0 evaluate.every=0 checkpoint.every=0
+    write_rows '{"prompt": "%s ", "chosen": "%s", "rejected": "%s ", "else": %d}'
+    run_bireme 0 prepare --objective dpo --tokenizer tokenizer --input rows.jsonl --output dpo \
+        --validation-fraction 0.2 --sequence-length 32
+    sed -e 's/clm/dpo/' -e 's/data\//dpo\//g' recipe.yaml >dpo.yaml
+}
+
 # Kernels compute the losses of preference pairs. `none` adds no setting. All losses equal the
 # losses of the CPU.
 test_dpo_waits() {
     local setting pairs='model.init_from=base/final batch.global_size=4 batch.micro_size=2
         model.dropout=0' few='train.max_steps=3 evaluate.every=2 schedule.warmup_steps=1
         checkpoint.every=0'
-    run_bireme 0 train recipe.yaml run_dir=base train.device=cpu train.max_steps=2 \
-        schedule.warmup_steps=0 evaluate.every=0 checkpoint.every=0
-    write_rows '{"prompt": "%s ", "chosen": "%s", "rejected": "%s ", "else": %d}'
-    run_bireme 0 prepare --objective dpo --tokenizer tokenizer --input rows.jsonl --output dpo \
-        --validation-fraction 0.2 --sequence-length 32
+    prepare_dpo
     for setting in none dpo.shared_prefix=false dpo.loss_type=discopop; do
-        sed -e 's/clm/dpo/' -e 's/data\//dpo\//g' recipe.yaml >"dpo-$setting.yaml"
+        cp dpo.yaml "dpo-$setting.yaml"
         [ $setting = none ] || pairs+=" $setting"
         program=$cpu
         run_bireme 0 train "dpo-$setting.yaml" run_dir="$setting-cpu" train.device=cpu $pairs $few
@@ -100,6 +106,31 @@ test_dpo_waits() {
         run_bireme 0 train "dpo-$setting.yaml" run_dir="$setting-gpu" train.device=cuda $pairs $few
         compare_losses "$setting-cpu" "$setting-gpu" 1e-4
         count_waits "dpo-$setting.yaml" $pairs
+    done
+}
+
+# A block of threads computes the losses that read the whole batch. The collect pass uploads each
+# micro-batch a second time. The last batch of an evaluation is incomplete.
+test_batch_waits() {
+    need_mpirun
+    local loss ranks pairs='model.init_from=base/final batch.global_size=5 batch.micro_size=3
+        model.dropout=0' few='train.max_steps=3 evaluate.every=2 evaluate.batches=null
+        schedule.warmup_steps=1 checkpoint.every=0'
+    prepare_dpo
+    for loss in aot aot_unpaired sft; do
+        for ranks in 1 2; do
+            program=$cpu
+            run_ranks $ranks 0 train dpo.yaml run_dir=$loss-cpu-$ranks train.device=cpu \
+                dpo.loss_type=$loss $pairs $few
+            program=$gpu
+            run_ranks $ranks 0 train dpo.yaml run_dir=$loss-gpu-$ranks train.device=cuda \
+                dpo.loss_type=$loss $pairs $few
+            compare_losses $loss-cpu-$ranks $loss-gpu-$ranks 1e-4
+            compare_losses $loss-cpu-1 $loss-gpu-$ranks 1e-4
+        done
+        waits_max=5
+        cp dpo.yaml "dpo-$loss.yaml"
+        count_waits "dpo-$loss.yaml" dpo.loss_type=$loss $pairs
     done
 }
 

@@ -10,7 +10,7 @@
  * log-probabilities of the tokens. preference_loss_run adds them, computes the loss, and sets the
  * scales of the rows. The second run multiplies the gradient of each row by its scale. Logits are
  * not stored. Both runs skip the rows of the prompts, which have no target. The host does not wait
- * for the device, unless a loss reads the whole batch and collects its pairs.
+ * for the device. For a loss that reads the whole batch, a first pass collects the pairs.
  *
  * Source    Rafailov et al. 2023, arXiv:2305.18290; metrics: TRL's DPOTrainer */
 #include <stdlib.h>
@@ -18,6 +18,7 @@
 
 #include "base/memory.h"
 #include "trainer/objective/objective.h"
+#include "trainer/objective/pair_loss.h"
 
 _Static_assert((int)OBJECTIVE_LOSS + (int)PREFERENCE_SUMS <= (int)OBJECTIVE_SUMS &&
                    (int)OBJECTIVE_COUNT == (int)OBJECTIVE_LOSS + (int)PREFERENCE_SUM_PAIRS,
@@ -96,16 +97,13 @@ static double *get_device_sums(const struct objective_input *in)
     return in->device_sums != NULL ? in->device_sums + OBJECTIVE_LOSS : NULL;
 }
 
-/* Computes the log-probabilities of the responses, copies them to the host, and waits for them. The
- * device overwrites the first PREFERENCE_SUMS elements of `sums` with the sums of this micro-batch.
- * The sum of the losses is 0. */
+/* Computes the log-probabilities of the responses, copies them to the host, and waits for them. */
 static status download_logps(struct kernels *k, const struct objective_input *in,
-                             const struct preference_rows *r, double beta, double *sums,
-                             const double **logps)
+                             const struct preference_rows *r, const double **logps)
 {
-    const struct preference_settings no_terms = {.beta = beta};
+    const struct preference_settings no_terms = {0};
     const void *array = in->scratch.pair_values;
-    TRY(preference_loss_run(k, sums, NULL, in->scratch.pair_values, r, &no_terms));
+    TRY(preference_loss_run(k, NULL, NULL, in->scratch.pair_values, r, &no_terms));
     TRY(objective_download(in, &array, 1, (size_t)(RESPONSES * r->pairs) * sizeof **logps));
     *logps = array;
     return STATUS_OK;
@@ -127,13 +125,10 @@ static void set_pair(const struct batch *batch, const double *logps, int64_t i,
 static status collect_pairs(struct kernels *k, const struct batch *batch,
                             const struct objective_input *in, const struct preference_rows *r)
 {
-    const struct objective_whole_batch *whole = &in->whole_batch;
-    const double *logps = NULL;
-    TRY(download_logps(k, in, r, in->preference->beta, get_device_sums(in), &logps));
-    for (int64_t i = 0; i < r->pairs; i++) {
-        set_pair(batch, logps, i, &whole->collected_pairs[batch->samples[i] % whole->size]);
-    }
-    return STATUS_OK;
+    const struct preference_settings no_terms = {.beta = in->preference->beta};
+    TRY(preference_loss_run(k, get_device_sums(in), NULL, in->scratch.pair_values, r, &no_terms));
+    return pair_loss_add(in->whole_batch.collected_pairs, in->scratch.pair_values, r,
+                         batch->samples[0]);
 }
 
 /* Computes the gradients of a loss of the whole batch from the pairs of this micro-batch alone. */
@@ -143,7 +138,7 @@ static status compute_alone(struct kernels *k, const struct batch *batch,
     const double *logps = NULL;
     struct preference_pair *pairs = NULL;
     void *host = objective_host_pointer(in, in->scratch.pair_values);
-    TRY(download_logps(k, in, r, in->preference->beta, NULL, &logps));
+    TRY(download_logps(k, in, r, &logps));
     TRY(ALLOCATE(pairs, r->pairs + 1, "pairs"));
     for (int64_t i = 0; i < r->pairs; i++) {
         set_pair(batch, logps, i, &pairs[i]);
@@ -212,7 +207,7 @@ static status dpo_reference_loss(struct kernels *k, const struct batch *batch,
     const struct preference_rows r = get_rows(batch, in);
     const double *logps = NULL;
     TRY(compute_logps(k, in, &r));
-    TRY(download_logps(k, in, &r, 0, NULL, &logps));
+    TRY(download_logps(k, in, &r, &logps));
     for (int64_t i = 0; i < batch->sequences; i++) {
         const double *pair = logps + RESPONSES * i;
         memcpy(in->reference_logps + RESPONSES * batch->samples[i], pair, RESPONSES * sizeof *pair);

@@ -92,7 +92,7 @@ struct objective_scratch {
  * size. */
 struct objective_whole_batch {
     int64_t size; /* preference pairs of a full global batch; for embed, see contrastive->pairs */
-    struct preference_pair *collected_pairs; /* [size], in the first pass; else NULL */
+    struct pair_loss_batch *collected_pairs; /* in the first pass; else NULL */
     /* [size] on the device, in the second pass; else NULL */
     const struct preference_gradient *gradients;
     struct contrastive_batch *contrastive; /* embed: vectors, then their gradients; else NULL */

@@ -1,63 +1,118 @@
-/* The losses are defined in preference.h. */
+/* The losses are defined in kernels/preference_loss.h. */
 #include "trainer/objective/pair_loss.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/memory.h"
 
 enum { PAIR_VALUES = 3 * RESPONSES }; /* doubles to exchange for one pair */
 
-status pair_loss_create(int64_t size, struct pair_loss_batch *out)
+static size_t count_bytes(const struct pair_loss_batch *b)
 {
-    status result = STATUS_OK;
-    *out = (struct pair_loss_batch){.size = size};
-    TRY_GOTO(result, failed, ALLOCATE(out->pairs, size, "pairs"));
-    TRY_GOTO(result, failed, ALLOCATE(out->gradients, size, "the gradients of pairs"));
-    TRY_GOTO(result, failed, ALLOCATE(out->reduced, size * PAIR_VALUES + 1, "the values of pairs"));
+    const struct preference_batch *p = &b->pairs;
+    return (size_t)p->size *
+           (sizeof *p->pairs + sizeof *p->gradients + PREFERENCE_RANKED * sizeof *p->ranked);
+}
+
+status pair_loss_create(struct kernels *k, int64_t size, int ranks, struct pair_loss_batch *out)
+{
+    struct device *dev = kernels_device(k);
+    struct preference_batch *p = &out->pairs;
+    *out = (struct pair_loss_batch){.kernels = k, .pairs = {.size = size}};
+    status result = device_allocate(dev, count_bytes(out), "pairs", &out->memory);
+    KEEP_FIRST(result, pair_exchange_create(size, ranks, &out->exchange));
+    if (device_is_host(dev)) {
+        KEEP_FIRST(result, ALLOCATE(out->reduced, size * PAIR_VALUES, "the values of pairs"));
+    }
+    if (result != STATUS_OK) {
+        pair_loss_destroy(out);
+        return result;
+    }
+    p->pairs = out->memory;
+    p->gradients = (struct preference_gradient *)(p->pairs + size);
+    p->ranked = (struct preference_ranked *)(p->gradients + size);
     return STATUS_OK;
-failed:
-    pair_loss_destroy(out);
-    return result;
 }
 
 void pair_loss_destroy(struct pair_loss_batch *batch)
 {
-    free(batch->pairs);
-    free(batch->gradients);
+    if (batch->memory != NULL) {
+        device_release(kernels_device(batch->kernels), batch->memory, count_bytes(batch));
+    }
+    pair_exchange_destroy(&batch->exchange);
     free(batch->reduced);
     *batch = (struct pair_loss_batch){0};
 }
 
-void pair_loss_clear(struct pair_loss_batch *batch)
+/* The sums of the ranks on CPUs need zeros. */
+status pair_loss_clear(struct pair_loss_batch *batch)
 {
-    memset(batch->pairs, 0, (size_t)batch->size * sizeof *batch->pairs);
+    struct kernels *k = batch->kernels;
+    struct device *dev = kernels_device(k);
+    pair_exchange_clear(&batch->exchange);
+    return device_is_host(dev) ? device_zero(dev, kernels_stream(k), batch->pairs.pairs,
+                                             (size_t)batch->pairs.size * sizeof *batch->pairs.pairs)
+                               : STATUS_OK;
+}
+
+status pair_loss_add(struct pair_loss_batch *batch, const double *logps,
+                     const struct preference_rows *rows, int64_t first)
+{
+    bool is_host = device_is_host(kernels_device(batch->kernels));
+    int64_t index = first % batch->pairs.size;
+    TRY(pair_exchange_add(&batch->exchange, index, rows->pairs, !is_host));
+    return preference_batch_store(batch->kernels, &batch->pairs, logps, rows, index);
+}
+
+/* Adds the pairs of all ranks in host memory. The pairs of a rank may have gaps. The pairs of other
+ * ranks are zeros, so the sum is exact. */
+static status sum_pairs(struct comm *data, struct pair_loss_batch *b)
+{
+    int64_t size = b->pairs.size;
+    for (int64_t i = 0; i < size * RESPONSES; i++) {
+        const struct preference_pair *pair = &b->pairs.pairs[i / RESPONSES];
+        double *value = b->reduced + 3 * i;
+        value[0] = pair->logps[i % RESPONSES];
+        value[1] = pair->reference[i % RESPONSES];
+        value[2] = (double)pair->tokens[i % RESPONSES];
+    }
+    TRY(comm_sum_doubles(data, b->reduced, PAIR_VALUES * size));
+    for (int64_t i = 0; i < size * RESPONSES; i++) {
+        struct preference_pair *pair = &b->pairs.pairs[i / RESPONSES];
+        const double *value = b->reduced + 3 * i;
+        pair->logps[i % RESPONSES] = value[0];
+        pair->reference[i % RESPONSES] = value[1];
+        pair->tokens[i % RESPONSES] = (int64_t)value[2];
+    }
+    return STATUS_OK;
 }
 
 status pair_loss_gather(struct comm *data, const struct preference_settings *settings,
                         struct pair_loss_batch *batch, bool complete, bool *failed)
 {
-    int64_t count = 0;
-    for (int64_t i = 0; i < batch->size; i++) {
-        for (int a = 0; a < RESPONSES; a++) { /* zeros on other ranks: the sum is exact */
-            double *value = batch->reduced + PAIR_VALUES * i + a;
-            value[0] = batch->pairs[i].logps[a];
-            value[RESPONSES] = batch->pairs[i].reference[a];
-            value[2 * RESPONSES] = (double)batch->pairs[i].tokens[a];
-        }
+    struct preference_batch *p = &batch->pairs;
+    TRY(pair_exchange_count(&batch->exchange, data, complete, failed));
+    if (*failed) {
+        return STATUS_OK;
     }
-    batch->reduced[PAIR_VALUES * batch->size] = !complete;
-    TRY(comm_sum_doubles(data, batch->reduced, PAIR_VALUES * batch->size + 1));
-    *failed = batch->reduced[PAIR_VALUES * batch->size] > 0;
-    while (count < batch->size && batch->reduced[PAIR_VALUES * count + 2 * RESPONSES] > 0) {
-        for (int a = 0; a < RESPONSES; a++) {
-            const double *value = batch->reduced + PAIR_VALUES * count + a;
-            batch->pairs[count].logps[a] = value[0];
-            batch->pairs[count].reference[a] = value[RESPONSES];
-            batch->pairs[count].tokens[a] = (int64_t)value[2 * RESPONSES];
-        }
-        count++; /* the last batch may be shorter */
+    TRY(device_is_host(kernels_device(batch->kernels))
+            ? sum_pairs(data, batch)
+            : pair_exchange_gather(&batch->exchange, data, p->pairs, sizeof *p->pairs));
+    return comm_abort_on_error(
+        data, preference_batch_run(batch->kernels, p, batch->exchange.count, settings));
+}
+
+status pair_loss_add_losses(const struct pair_loss_batch *batch, double *sum)
+{
+    struct kernels *k = batch->kernels;
+    int64_t count = batch->exchange.count;
+    struct preference_gradient *gradients = NULL;
+    TRY(ALLOCATE(gradients, count, "the gradients of pairs"));
+    status result = device_read(kernels_device(k), kernels_stream(k), gradients,
+                                batch->pairs.gradients, (size_t)count * sizeof *gradients);
+    for (int64_t i = 0; i < count && result == STATUS_OK; i++) {
+        *sum += gradients[i].loss;
     }
-    return *failed ? STATUS_OK
-                   : preference_gradients(settings, batch->pairs, count, batch->gradients);
+    free(gradients);
+    return result;
 }

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/memory.h"
-#include "kernels/preference_terms.h"
+#include "kernels/preference_batch.h"
 
 static const char *const names[PREFERENCE_LOSSES] = {
     [PREFERENCE_SIGMOID] = "sigmoid",
@@ -34,103 +34,6 @@ enum preference_loss preference_find(const char *name)
     return (enum preference_loss)loss;
 }
 
-static void add_pairwise_terms(const struct preference_settings *s,
-                               const struct preference_term *term,
-                               const struct preference_pair *pairs, int64_t count,
-                               struct preference_gradient *out)
-{
-    for (int64_t i = 0; i < count; i++) {
-        preference_add_term(s, term, &pairs[i], &out[i]);
-    }
-}
-
-/* ---- losses of the whole batch ---- */
-
-/* Adds the loss sft: the sum over the chosen responses, divided by their tokens. */
-static void add_sft_term(const struct preference_term *term, const struct preference_pair *pairs,
-                         int64_t count, struct preference_gradient *out)
-{
-    double tokens = 0;
-    for (int64_t i = 0; i < count; i++) {
-        tokens += (double)pairs[i].tokens[CHOSEN];
-    }
-    double scale = -term->weight * (double)count / tokens;
-    for (int64_t i = 0; i < count; i++) {
-        out[i].loss += scale * pairs[i].logps[CHOSEN];
-        out[i].logps[CHOSEN] += scale;
-    }
-}
-
-struct ranked_pair {
-    double value;
-    int64_t pair;
-};
-
-/* Compares for qsort. Equal values keep the order of the pairs, so that each rank gets the same. */
-static int compare_values(const void *a, const void *b)
-{
-    const struct ranked_pair *x = a, *y = b;
-    int order = (x->value > y->value) - (x->value < y->value);
-    return order != 0 ? order : (x->pair > y->pair) - (x->pair < y->pair);
-}
-
-/* Sorts chosen * values[i][CHOSEN] + rejected * values[i][REJECTED] of all pairs i into out. */
-static void sort_pairs(const double values[][RESPONSES], int64_t count, double chosen,
-                       double rejected, struct ranked_pair *out)
-{
-    for (int64_t i = 0; i < count; i++) {
-        out[i] =
-            (struct ranked_pair){chosen * values[i][CHOSEN] + rejected * values[i][REJECTED], i};
-    }
-    qsort(out, (size_t)count, sizeof *out, compare_values);
-}
-
-/* Adds the loss of the differences high[k] - low[k]. With `margins` these are the sorted margins of
- * the policy and of the reference, else the sorted log-ratios c and r. */
-static void add_sorted(const struct preference_settings *s, const struct preference_term *term,
-                       const struct ranked_pair *high, const struct ranked_pair *low, int64_t count,
-                       bool margins, struct preference_gradient *out)
-{
-    for (int64_t k = 0; k < count; k++) {
-        struct preference_scalar f =
-            preference_smoothed_loss(s->beta * (high[k].value - low[k].value), s->label_smoothing);
-        double gradient = term->weight * s->beta * f.gradient;
-        out[high[k].pair].loss += term->weight * f.value;
-        out[high[k].pair].logps[CHOSEN] += gradient;
-        out[margins ? high[k].pair : low[k].pair].logps[REJECTED] -= gradient;
-    }
-}
-
-/* Adds the loss aot or aot_unpaired. */
-static status add_aot_term(const struct preference_settings *s, const struct preference_term *term,
-                           const struct preference_pair *pairs, int64_t count,
-                           struct preference_gradient *out)
-{
-    bool margins = term->loss == PREFERENCE_AOT;
-    size_t rows = (size_t)count;
-    double(*high_values)[RESPONSES] = NULL;
-    struct ranked_pair *high = NULL;
-    status result = STATUS_OK;
-    TRY_GOTO(result, done, ALLOCATE(high_values, 2 * rows, "pairs"));
-    TRY_GOTO(result, done, ALLOCATE(high, 2 * rows, "pairs"));
-    double(*low_values)[RESPONSES] = high_values + rows;
-    struct ranked_pair *low = high + rows;
-    for (int64_t i = 0; i < count; i++) {
-        for (int a = 0; a < RESPONSES; a++) {
-            high_values[i][a] = pairs[i].logps[a] - (margins ? 0 : pairs[i].reference[a]);
-            low_values[i][a] = margins ? pairs[i].reference[a] : high_values[i][a];
-        }
-    }
-    sort_pairs((const double(*)[RESPONSES])high_values, count, 1, margins ? -1 : 0, high);
-    sort_pairs((const double(*)[RESPONSES])low_values, count, margins ? 1 : 0, margins ? -1 : 1,
-               low);
-    add_sorted(s, term, high, low, count, margins, out);
-done:
-    free(high_values);
-    free(high);
-    return result;
-}
-
 bool preference_needs_whole_batch(const struct preference_settings *s)
 {
     for (int i = 0; i < s->terms; i++) {
@@ -146,21 +49,9 @@ status preference_gradients(const struct preference_settings *s,
                             const struct preference_pair *pairs, int64_t count,
                             struct preference_gradient *out)
 {
-    memset(out, 0, (size_t)count * sizeof *out);
-    for (int i = 0; i < s->terms && count > 0; i++) {
-        const struct preference_term *term = &s->term[i];
-        switch (term->loss) {
-        case PREFERENCE_AOT:
-        case PREFERENCE_AOT_UNPAIRED:
-            TRY(add_aot_term(s, term, pairs, count, out));
-            break;
-        case PREFERENCE_SFT:
-            add_sft_term(term, pairs, count, out);
-            break;
-        default:
-            add_pairwise_terms(s, term, pairs, count, out);
-            break;
-        }
-    }
+    struct preference_ranked *ranked = NULL;
+    TRY(ALLOCATE(ranked, 2 * count + 1, "pairs"));
+    preference_batch_compute(out, ranked, pairs, count, s);
+    free(ranked);
     return STATUS_OK;
 }

@@ -14,7 +14,6 @@ struct workspace {
     struct mirror row_mirror;     /* WORKSPACE_ROW_ARRAYS arrays */
     struct task_head task_head;
     struct pair_loss_batch pairs;         /* for a preference loss of the whole batch */
-    struct mirror pair_gradients;         /* pairs.gradients, in device memory */
     struct contrastive_batch contrastive; /* for a contrastive loss of the whole batch */
     /* PER_EXAMPLE: the loss is a sum over examples. Otherwise the state of a whole-batch loss. */
     enum { PER_EXAMPLE, COLLECTING, GATHERED } phase;
@@ -52,10 +51,8 @@ static status allocate_selected_rows(struct workspace *w, const struct workspace
 {
     struct objective_scratch *scratch = &w->input.scratch;
     if (shape->batch_size > 0) {
-        TRY(pair_loss_create(shape->batch_size, &w->pairs));
-        TRY(mirror_create(kernels_device(w->kernels), kernels_stream(w->kernels),
-                          (size_t)shape->batch_size * sizeof *w->pairs.gradients,
-                          "the gradients of pairs", &w->pair_gradients));
+        TRY(pair_loss_create(w->kernels, shape->batch_size, shape->ranks, &w->pairs));
+        w->input.whole_batch.collected_pairs = &w->pairs;
     }
     TRY(allocate_tensor(w, shape, "the selected rows", &scratch->selected_rows));
     if (shape->training) {
@@ -109,7 +106,6 @@ void workspace_destroy(struct workspace **w)
         mirror_destroy(&(*w)->row_mirror);
         task_head_destroy(&(*w)->task_head);
         pair_loss_destroy(&(*w)->pairs);
-        mirror_destroy(&(*w)->pair_gradients);
         contrastive_batch_destroy(&(*w)->contrastive);
         free(*w);
         *w = NULL;
@@ -119,9 +115,11 @@ void workspace_destroy(struct workspace **w)
 struct objective_input workspace_input(const struct workspace *w)
 {
     struct objective_input in = w->input;
-    in.whole_batch.size = w->pairs.size;
-    in.whole_batch.collected_pairs = w->phase == COLLECTING ? w->pairs.pairs : NULL;
-    in.whole_batch.gradients = w->phase == GATHERED ? w->pair_gradients.device_data : NULL;
+    in.whole_batch.size = w->pairs.pairs.size;
+    if (w->phase != COLLECTING) {
+        in.whole_batch.collected_pairs = NULL;
+    }
+    in.whole_batch.gradients = w->phase == GATHERED ? w->pairs.pairs.gradients : NULL;
     in.whole_batch.contrastive_phase = w->phase == COLLECTING ? CONTRASTIVE_COLLECTING
                                        : w->phase == GATHERED ? CONTRASTIVE_READY
                                                               : CONTRASTIVE_ALONE;
@@ -132,25 +130,14 @@ struct objective_input workspace_input(const struct workspace *w)
 
 bool workspace_needs_whole_batch(const struct workspace *w)
 {
-    return w->pairs.size > 0 || w->contrastive.pairs.size > 0;
+    return w->pairs.pairs.size > 0 || w->contrastive.pairs.size > 0;
 }
 
 status workspace_collect_begin(struct workspace *w)
 {
     w->phase = COLLECTING;
-    if (w->contrastive.pairs.size > 0) {
-        return contrastive_batch_clear(&w->contrastive);
-    }
-    pair_loss_clear(&w->pairs);
-    return STATUS_OK;
-}
-
-/* Uploads the gradients of pairs. If this rank has pairs, the collect pass has waited for the
- * device since the last upload, so the host memory may be overwritten. */
-static status upload_pair_gradients(struct workspace *w)
-{
-    memcpy(w->pair_gradients.host, w->pairs.gradients, w->pair_gradients.bytes);
-    return mirror_upload(&w->pair_gradients, 0, w->pair_gradients.bytes);
+    return w->contrastive.pairs.size > 0 ? contrastive_batch_clear(&w->contrastive)
+                                         : pair_loss_clear(&w->pairs);
 }
 
 status workspace_gather(struct comm *data, struct workspace *w,
@@ -160,16 +147,14 @@ status workspace_gather(struct comm *data, struct workspace *w,
     if (w->contrastive.pairs.size > 0) {
         return contrastive_batch_gather(data, &w->contrastive, complete, failed);
     }
-    TRY(pair_loss_gather(data, preference, &w->pairs, complete, failed));
-    return *failed ? STATUS_OK : upload_pair_gradients(w);
+    return pair_loss_gather(data, preference, &w->pairs, complete, failed);
 }
 
 status workspace_add_batch_loss(const struct workspace *w, double sums[OBJECTIVE_SUMS])
 {
     double batch_sums[CONTRASTIVE_SUMS] = {0};
-    for (int64_t i = 0; i < w->pairs.size; i++) {
-        sums[OBJECTIVE_LOSS] +=
-            w->pairs.pairs[i].tokens[CHOSEN] > 0 ? w->pairs.gradients[i].loss : 0;
+    if (w->pairs.pairs.size > 0) {
+        return pair_loss_add_losses(&w->pairs, &sums[OBJECTIVE_LOSS]);
     }
     if (w->contrastive.pairs.size > 0) {
         TRY(contrastive_batch_read_sums(&w->contrastive, batch_sums));

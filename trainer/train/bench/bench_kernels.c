@@ -1,8 +1,8 @@
 /* bireme bench kernels: the times of the main operations of kernels.h, with the sizes of a recipe's
  * model and micro-batch. `runs` lists them. linear_add, fp8_linear_*, activation_forward,
  * classifier_logits, op_round_weights, op_loss_stats, head_loss_run, preference_loss_run,
- * contrastive_loss_*, op_scale, op_softcap, op_add and the operations of control.h are not
- * measured.
+ * preference_batch_*, contrastive_loss_*, op_scale, op_softcap, op_add and the operations of
+ * control.h are not measured.
  *
  * A sample is a sequence of calls that takes a few milliseconds, followed by a wait for its end.
  * The launches on a GPU overlap as in a training step. Operands stay in the caches between calls

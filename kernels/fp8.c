@@ -27,7 +27,7 @@ float fp8_scale(float amax, enum fp8_operand operand)
 }
 
 status fp8_update_scales(struct kernels *k, struct tensor scales, struct tensor history,
-                         struct tensor maxima, int64_t row)
+                         struct tensor maxima, int64_t row, const struct update_control *control)
 {
     SHAPE(scales, DTYPE_F32, history.columns, FP8_SCALES_STRIDE);
     SHAPE(history, DTYPE_F32, history.rows, scales.rows);
@@ -37,7 +37,7 @@ status fp8_update_scales(struct kernels *k, struct tensor scales, struct tensor 
             history.rows, maxima.rows);
     DISPATCH(k, fp8_update_scales, (double)(history.rows * history.columns),
              compute_tensor_bytes(history) + compute_tensor_bytes(maxima), k, scales, history,
-             maxima, row);
+             maxima, row, control);
 }
 
 static status check_fp8(const char *where, const struct kernels *k, struct tensor maxima,

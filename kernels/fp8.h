@@ -56,13 +56,17 @@ float fp8_scale(float amax, enum fp8_operand operand);
 /* fp8_update_scales - end a step of delayed scaling: store the largest magnitudes of the step in
  * the history, and compute the scales of the next step from the history.
  *
+ * The history is a ring: row `row` has the oldest step before and the newest one afterwards. If
+ * control->skip is set, the scales do not change, and the rows move by one, so that `row` is the
+ * newest of the same steps.
+ *
  * Shapes    scales f32 [operands, FP8_SCALES_STRIDE]: reciprocal and scale are written;  history
- *           f32 [length, operands]: row `row` is replaced;  maxima f32 [ranks, operands]. Operand i
- *           is enum fp8_operand i % FP8_OPERANDS. All on the device
+ *           f32 [length, operands];  maxima f32 [ranks, operands]. Operand i is enum fp8_operand
+ *           i % FP8_OPERANDS;  control [1], or NULL: not skipped. All on the device
  * Numerics  a magnitude that is not finite counts as 0. The scales have the bits of fp8_scale of
  *           the largest magnitude in the history */
 status fp8_update_scales(struct kernels *k, struct tensor scales, struct tensor history,
-                         struct tensor maxima, int64_t row);
+                         struct tensor maxima, int64_t row, const struct update_control *control);
 
 /* fp8_linear_forward - compute linear_forward with rounded x and w, and measure both. */
 status fp8_linear_forward(struct kernels *k, struct tensor y, struct tensor saved,

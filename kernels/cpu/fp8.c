@@ -245,10 +245,30 @@ status CPU(fp8_linear_backward_weight)(struct kernels *k, struct tensor dw, stru
     return result;
 }
 
+/* Moves the rows of a ring by one, so that the newest row moves to row `row`. */
+static void rotate_rows(struct tensor history, int64_t row)
+{
+    for (int64_t i = 0; i < history.columns; i++) {
+        float *column = (float *)history.data + i, oldest = column[row * history.stride];
+        int64_t r = row;
+        for (int64_t n = 1; n < history.rows; n++) {
+            int64_t next = (r + 1) % history.rows;
+            column[r * history.stride] = column[next * history.stride];
+            r = next;
+        }
+        column[r * history.stride] = oldest;
+    }
+}
+
 status CPU(fp8_update_scales)(struct kernels *k, struct tensor scales, struct tensor history,
-                              struct tensor maxima, int64_t row)
+                              struct tensor maxima, int64_t row,
+                              const struct update_control *control)
 {
     (void)k;
+    if (control != NULL && control->skip != 0) {
+        rotate_rows(history, row);
+        return STATUS_OK;
+    }
     for (int64_t i = 0; i < history.columns; i++) {
         float newest = 0;
         for (int64_t r = 0; r < maxima.rows; r++) {

@@ -13,7 +13,7 @@
  *           block casts a tile of 64 x 64 elements. Row-wise, a warp casts a row, or a block
  *           measures 64 columns of a part of the rows
  * Scales    grid ceil(operands / 32), block 256: update_scales reads the history once; warp g of a
- *           block reads every eighth row
+ *           block reads every eighth row. After a skipped step, one warp moves the rows
  * Order     an atomic maximum of integers combines the maxima of the blocks. It gives the same bits
  *           in every order */
 #include "kernels/cuda/operation.cuh"
@@ -322,14 +322,33 @@ __global__ void __launch_bounds__(FP8_THREADS)
 
 /* ---- delayed scales ---- */
 
+/* Moves the rows of a ring by one, so that the newest row moves to row `row`. */
+GPU_INLINE void rotate_column(const matrix<float> &history, int64_t length, int64_t row, int64_t i)
+{
+    const float oldest = history.data[row * history.stride + i];
+    int64_t r = row;
+    for (int64_t n = 1; n < length; n++) {
+        int64_t next = r + 1 < length ? r + 1 : 0;
+        history.data[r * history.stride + i] = history.data[next * history.stride + i];
+        r = next;
+    }
+    history.data[r * history.stride + i] = oldest;
+}
+
 __global__ void __launch_bounds__(FP8_THREADS)
     update_scales(const matrix<float> scales, const matrix<float> history,
                   const matrix<const float> maxima, int64_t operands, int64_t length, int64_t ranks,
-                  int64_t row)
+                  int64_t row, const struct update_control *control)
 {
     GPU_SHARED(float, partial, FP8_THREADS);
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     int64_t i = static_cast<int64_t>(blockIdx.x) * 32 + lane;
+    if (control != nullptr && control->skip != 0) {
+        if (warp == 0 && i < operands) {
+            rotate_column(history, length, row, i);
+        }
+        return;
+    }
     float amax = 0;
     for (int64_t r = warp; r < length && i < operands; r += FP8_WARPS) {
         float x = r != row ? history.data[r * history.stride + i] : 0.0f;
@@ -584,10 +603,12 @@ extern "C" status cuda_fp8_linear_backward_weight(struct kernels *k, struct tens
 }
 
 extern "C" status cuda_fp8_update_scales(struct kernels *k, struct tensor scales,
-                                         struct tensor history, struct tensor maxima, int64_t row)
+                                         struct tensor history, struct tensor maxima, int64_t row,
+                                         const struct update_control *control)
 {
     LAUNCH(k, update_scales, count_blocks(history.columns, 32), FP8_THREADS, 0,
            make_matrix<float>(scales), make_matrix<float>(history),
-           make_matrix<const float>(maxima), history.columns, history.rows, maxima.rows, row);
+           make_matrix<const float>(maxima), history.columns, history.rows, maxima.rows, row,
+           control);
     return STATUS_OK;
 }

@@ -459,6 +459,20 @@ template <> struct with_copies<cuda_op_loss_stats> {
     }
 };
 
+template <> struct with_copies<cuda_fp8_update_scales> {
+    static status call(struct kernels *k, struct tensor scales, struct tensor history,
+                       struct tensor maxima, int64_t row, const struct update_control *control)
+    {
+        operand_copies copies(k->device, k->stream);
+        copies.add(scales);
+        copies.add(history);
+        copies.add(maxima);
+        copies.add(control, 1);
+        return copies.run(
+            [&] { return cuda_fp8_update_scales(k, scales, history, maxima, row, control); });
+    }
+};
+
 template <> struct with_copies<cuda_head_loss_run> {
     static status call(struct kernels *k, double *out, struct tensor gradients,
                        struct tensor outputs, const struct head_loss *settings)

@@ -535,6 +535,7 @@ static void test_scales(struct kernels *k, int64_t ranks)
 {
     float history[SCALE_ROWS][SCALES], maxima[SCALE_RANKS][SCALES];
     float scales[SCALES][FP8_SCALES_STRIDE] = {{0}};
+    const struct update_control kept = {1, 0};
     for (int step = 0; step < SCALE_ROWS; step++) {
         fill_magnitudes(history[step], (uint64_t)step);
     }
@@ -546,7 +547,8 @@ static void test_scales(struct kernels *k, int64_t ranks)
         }
         CHECK_OK(fp8_update_scales(k, tensor_view(scales, DTYPE_F32, SCALES, FP8_SCALES_STRIDE),
                                    tensor_view(history, DTYPE_F32, SCALE_ROWS, SCALES),
-                                   tensor_view(maxima, DTYPE_F32, ranks, SCALES), row));
+                                   tensor_view(maxima, DTYPE_F32, ranks, SCALES), row,
+                                   step % 2 == 0 ? NULL : &kept));
         for (int i = 0; i < SCALES; i++) {
             float newest = 0, amax = 0;
             for (int r = 0; r < ranks; r++) {
@@ -563,15 +565,40 @@ static void test_scales(struct kernels *k, int64_t ranks)
     }
     CHECK_FAILS(fp8_update_scales(k, tensor_view(scales, DTYPE_F32, SCALES, FP8_SCALES_STRIDE),
                                   tensor_view(history, DTYPE_F32, SCALE_ROWS, SCALES),
-                                  tensor_view(maxima, DTYPE_F32, ranks, SCALES), SCALE_ROWS),
+                                  tensor_view(maxima, DTYPE_F32, ranks, SCALES), SCALE_ROWS, NULL),
                 STATUS_INTERNAL, "row");
     CHECK(fp8_scale(0, FP8_X) == 1 && fp8_scale(448, FP8_W) == 1 && fp8_scale(57344, FP8_DY) == 1);
     CHECK(fp8_scale(449, FP8_X) == 0.5f && fp8_scale(0x1p-149f, FP8_X) == 0x1p100f);
 }
 
+/* After a skipped step, row `row` and the rows after it have the same steps as before, from the
+ * newest one on. The scales do not change. */
+static void test_skipped_scales(struct kernels *k, int64_t rows, int64_t row)
+{
+    float before[SCALE_ROWS][SCALES], history[SCALE_ROWS][SCALES], maxima[SCALES];
+    float scales[SCALES][FP8_SCALES_STRIDE] = {{7}}, same[SCALES][FP8_SCALES_STRIDE] = {{7}};
+    const struct update_control skipped = {1, 1};
+    for (int64_t r = 0; r < rows; r++) {
+        fill_magnitudes(before[r], (uint64_t)r);
+    }
+    memcpy(history, before, sizeof history);
+    fill_magnitudes(maxima, 99);
+    CHECK_OK(fp8_update_scales(k, tensor_view(scales, DTYPE_F32, SCALES, FP8_SCALES_STRIDE),
+                               tensor_view(history, DTYPE_F32, rows, SCALES),
+                               tensor_view(maxima, DTYPE_F32, 1, SCALES), row, &skipped));
+    for (int64_t r = 0; r < rows; r++) {
+        CHECK(memcmp(history[(row + r) % rows], before[(row + 1 + r) % rows], sizeof history[0]) ==
+              0);
+    }
+    CHECK(memcmp(scales, same, sizeof scales) == 0);
+}
+
 static void test_all(struct kernels *k, struct kernels *other)
 {
     test_limits(k);
+    test_skipped_scales(k, SCALE_ROWS, SCALE_ROWS - 1);
+    test_skipped_scales(k, SCALE_ROWS, 3);
+    test_skipped_scales(other, 1, 0);
     test_scales(k, 1);
     test_scales(other, SCALE_RANKS);
     test_lamb_parts(k, other, 10, 0);

@@ -2,7 +2,7 @@
 # Tests steps on an emulated GPU that the host queues before it reads the previous step's results.
 # usage: test_ahead.sh PART; ctest sets BIREME_SIMT, BIREME_FLIPPING_SIMT and BIREME_SOURCE_DIR
 # ctest: name simt_train
-# ctest: parts not_finite disagree ahead weights_ahead lamb_ahead fp8_ahead times
+# ctest: parts not_finite disagree ahead weights_ahead lamb_ahead fp8_ahead fp8_skip times
 # ctest: timeout 300
 # shellcheck disable=SC2034,SC2086,SC2154 # settings are words; tiny_training.sh shares variables
 source "${BIREME_SOURCE_DIR:=$PWD}/tests/trainer/tiny_training.sh"
@@ -125,9 +125,33 @@ test_fp8_ahead() {
     compare_history tensor
 }
 
-# compare_history NAME: compare the amax histories of two runs of check_ahead.
+# A skipped step does not change the history. With GPUs of two models, the host decides. The
+# gradient of step 3 is not finite.
+test_fp8_skip() {
+    need_mpirun
+    local run six="$small train.max_steps=6 checkpoint.every=6 evaluate.every=0 train.on_spike=skip
+        train.precision=fp8 fp8.first_last_layers_bf16=false fp8.amax_history=3"
+    cat >named <<'END'
+#!/bin/bash
+[[ $* != *=skip-host* ]] || export SIMT_NAME="model $OMPI_COMM_WORLD_RANK"
+exec "$BIREME_FLIPPING_SIMT" "$@"
+END
+    chmod +x named
+    program=./named
+    export FLIP_RANK=0 FLIP_STEP=2 FLIP_BEFORE=norm
+    for run in host device; do
+        run_ranks 2 0 recipe.yaml run_dir=skip-$run $six
+        [ "$(grep -c '^warning: step 3: .*W-SPIKE' stderr)" = 1 ] || fail 'step 3 was not skipped'
+    done
+    unset FLIP_RANK FLIP_STEP FLIP_BEFORE
+    compare_losses skip-host skip-device 0
+    compare_weights skip-host skip-device 00000006
+    compare_history skip 00000006
+}
+
+# compare_history NAME [STEP]: compare the amax histories of two runs of check_ahead.
 compare_history() {
-    cmp "$1"-{host,device}/checkpoints/step-00000005/fp8-00000-of-0000*.h5 ||
+    cmp "$1"-{host,device}/checkpoints/step-"${2:-00000005}"/fp8-00000-of-0000*.h5 ||
         fail "$1: the amax history differs"
 }
 

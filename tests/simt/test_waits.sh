@@ -42,6 +42,9 @@ test_waits() {
         batch.micro_size=1 train.precision=fp8 fp8.recipe=delayed
     # The device decides about spikes.
     cp recipe.yaml skip.yaml
+    cp recipe.yaml fp8-skip.yaml
+    count_waits fp8-skip.yaml model.num_layers=3 model.hidden_size=64 batch.global_size=2 \
+        batch.micro_size=1 train.precision=fp8 fp8.recipe=delayed train.on_spike=skip
     count_waits skip.yaml batch.global_size=2 batch.micro_size=1 train.on_spike=skip
     # NVTX ranges mark the phases of a step.
     phases='forward;loss;backward;data;forward;loss;backward;gradient reduction;step reduction;'

@@ -301,7 +301,7 @@ static status gather_maxima(struct model *m, struct comm *data, struct comm *ten
 }
 
 status model_fp8_queue_advance(struct model *m, struct comm *data, struct comm *tensor,
-                               int64_t step)
+                               int64_t step, const struct update_control *control)
 {
     struct fp8_state *f = m->fp8;
     if (f == NULL) {
@@ -320,17 +320,23 @@ status model_fp8_queue_advance(struct model *m, struct comm *data, struct comm *
         m->kernels,
         (struct tensor){f->scales, DTYPE_F32, f->operands, FP8_SCALES_STRIDE, FP8_SCALES_STRIDE},
         tensor_view(f->device_history, DTYPE_F32, f->length, f->operands),
-        tensor_view(f->gathered, DTYPE_F32, ranks, f->operands), f->newest));
-    f->is_measured = true; /* scales without a magnitude are 1 */
+        tensor_view(f->gathered, DTYPE_F32, ranks, f->operands), f->newest, control));
     return device_copy(dev, stream, f->arrived[step % COUNT(f->arrived)],
                        f->device_history + f->newest * f->operands, bytes);
 }
 
-void model_fp8_finish_advance(struct model *m, int64_t step)
+void model_fp8_finish_advance(struct model *m, int64_t step, bool keep)
 {
-    if (m->fp8 != NULL) {
-        add_to_history(m->fp8, m->fp8->arrived[step % COUNT(m->fp8->arrived)]);
+    struct fp8_state *f = m->fp8;
+    if (f != NULL && keep) {
+        add_to_history(f, f->arrived[step % COUNT(f->arrived)]);
+        f->is_measured = true; /* scales without a magnitude are 1 */
     }
+}
+
+bool model_fp8_is_measured(const struct model *m)
+{
+    return m->fp8 == NULL || m->fp8->is_measured;
 }
 
 /* ---- GEMMs of a role ---- */

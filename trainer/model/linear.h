@@ -38,15 +38,19 @@ status model_fp8_sync(struct model *m);
 status model_fp8_advance(struct model *m, struct comm *world, bool keep);
 
 /* model_fp8_queue_advance - queue the end of a step on a GPU: the device computes the scales of the
- * next step, with the bits of model_fp8_advance. The history in host memory changes in
- * model_fp8_finish_advance. At most two steps may be queued and not finished. `data` and `tensor`
- * are the groups of this rank in the mesh.
+ * next step, with the bits of model_fp8_advance. If control->skip is set on the device, the step
+ * was skipped. The history in host memory changes in model_fp8_finish_advance. At most two steps
+ * may be queued and not finished. `data` and `tensor` are the groups of this rank in the mesh.
  *
  * Order     collective; waits for the device only in the first call and in the first call after
  *           model_fp8_sync */
 status model_fp8_queue_advance(struct model *m, struct comm *data, struct comm *tensor,
-                               int64_t step);
+                               int64_t step, const struct update_control *control);
 
 /* model_fp8_finish_advance - add a queued step to the history in host memory. The device has
- * finished the operations of model_fp8_queue_advance. */
-void model_fp8_finish_advance(struct model *m, int64_t step);
+ * finished the operations of model_fp8_queue_advance. keep as in model_fp8_advance. */
+void model_fp8_finish_advance(struct model *m, int64_t step, bool keep);
+
+/* model_fp8_is_measured - return whether the history contains a finished step, or there is no
+ * delayed scaling. Before, finish each queued step before the next one is queued. */
+bool model_fp8_is_measured(const struct model *m);

@@ -166,22 +166,25 @@ status decision_set_averages(struct decision *d, const struct spike_averages *av
                        &d->memory->result.spikes.averages, d->averages, sizeof *d->averages);
 }
 
-status decision_queue(struct decision *d, int64_t number)
+status decision_queue(struct decision *d)
 {
-    struct device *dev = kernels_device(d->kernels);
-    struct stream *stream = kernels_stream(d->kernels);
     struct decision_result *result = &d->memory->result;
     const double *sums = result->total.sums;
     const struct update_sums inputs = {sums + OBJECTIVE_LOSS, sums + OBJECTIVE_COUNT,
                                        &result->total.squares, d->max_norm};
-    int slot = (int)(number % DECISION_STEPS);
     TRY(add_ranks(d));
     TRY(control_decide_update(d->kernels, &d->memory->control, &inputs));
-    if (d->finds_spikes) {
-        TRY(spike_score_run(d->kernels, &d->memory->control, &d->memory->result.spikes,
-                            &d->spike_inputs));
-    }
-    TRY(device_copy(dev, stream, d->results[slot], result, sizeof *result));
+    return d->finds_spikes ? spike_score_run(d->kernels, &d->memory->control,
+                                             &d->memory->result.spikes, &d->spike_inputs)
+                           : STATUS_OK;
+}
+
+status decision_record(struct decision *d, int64_t number)
+{
+    struct device *dev = kernels_device(d->kernels);
+    struct stream *stream = kernels_stream(d->kernels);
+    const struct decision_result *result = &d->memory->result;
+    TRY(device_copy(dev, stream, d->results[number % DECISION_STEPS], result, sizeof *result));
     d->queued++;
     return device_event_record(dev, get_event(d, number), stream);
 }

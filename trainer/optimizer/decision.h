@@ -77,14 +77,18 @@ status decision_set_averages(struct decision *d, const struct spike_averages *av
  * is queued. Step numbers are consecutive. */
 status decision_begin(struct decision *d, int64_t number);
 
-/* decision_queue - queue the sums over the ranks and the decision of step `number`. The update may
- * be queued next.
+/* decision_queue - queue the sums over the ranks and the decision. Operations that read
+ * decision_control may be queued next.
  *
  * Order     collective */
-status decision_queue(struct decision *d, int64_t number);
+status decision_queue(struct decision *d);
+
+/* decision_record - queue the end of the results of step `number`, after decision_queue. The update
+ * may be queued next. */
+status decision_record(struct decision *d, int64_t number);
 
 /* decision_wait - wait for the results of step `number`, the oldest one that is queued. Copies that
- * were queued before decision_queue have arrived too.
+ * were queued before decision_record have arrived too.
  *
  * Errors    STATUS_HANG if the device does not finish in time */
 status decision_wait(struct decision *d, int64_t number, struct decision_result *out,

@@ -269,10 +269,8 @@ static status create_rollback(struct job *job)
  * the same decision, but scores from GPUs of different models can differ in the last bit. */
 static bool decides_on_host(const struct session *s)
 {
-    const struct recipe *r = &s->recipe;
-    bool skips = r->train.on_spike == ON_SPIKE_SKIP;
-    return r->train.on_spike == ON_SPIKE_ROLLBACK ||
-           (skips && (derive_has_delayed_scales(r) || !s->same_devices));
+    enum recipe_on_spike response = s->recipe.train.on_spike;
+    return response == ON_SPIKE_ROLLBACK || (response == ON_SPIKE_SKIP && !s->same_devices);
 }
 
 static status create_step(struct job *job)

@@ -10,6 +10,7 @@
 #include "base/text.h"
 #include "comm/watchdog/straggler.h"
 #include "trainer/formats/checkpoint/checkpoint.h"
+#include "trainer/model/linear.h"
 #include "trainer/optimizer/schedule.h"
 #include "trainer/setup/derive.h"
 #include "trainer/setup/session.h"
@@ -208,7 +209,8 @@ static status complete_pending(struct loop *loop)
 static bool must_complete(const struct loop *loop, const struct step_result *result, int64_t step)
 {
     const struct recipe *r = loop_recipe(loop);
-    return !loop->tuned || loop->stop_reason != NULL || result->votes[STEP_VOTE_TIME_UP] > 0 ||
+    return !loop->tuned || !model_fp8_is_measured(loop->job->session.model) ||
+           loop->stop_reason != NULL || result->votes[STEP_VOTE_TIME_UP] > 0 ||
            step == loop->job->total_steps || is_due(step, r->evaluate.every) ||
            is_due(step, r->checkpoint.every) || is_due(step, r->parallel.check_every);
 }

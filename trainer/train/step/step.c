@@ -409,10 +409,11 @@ static status queue_update(struct step *s, int64_t step_number, double learning_
     TRY(loss_readback_queue_sums(s->readback, s->parts.kernels, own->sums, carried));
     TRY(sharded_optimizer_queue_squares(s->parts.optimizer, &own->squares));
     TRY(loss_readback_begin_copy(s->readback));
-    TRY(model_fp8_queue_advance(s->parts.model, s->parts.mesh.data, s->parts.mesh.tensor,
-                                step_number));
     TRY(set_averages(s));
-    TRY(decision_queue(s->decision, step_number));
+    TRY(decision_queue(s->decision));
+    TRY(model_fp8_queue_advance(s->parts.model, s->parts.mesh.data, s->parts.mesh.tensor,
+                                step_number, decision_control(s->decision)));
+    TRY(decision_record(s->decision, step_number));
     TRY(apply_optimizer(s, step_number, learning_rate, out));
     device_set_profiler_range(kernels_device(s->parts.kernels), NULL);
     out->queued = true;
@@ -559,11 +560,11 @@ status step_finish(struct step *s, struct step_result *out)
     s->queued[0] = s->queued[1];
     s->queued_count--;
     TRY(s->parts.skips_spikes ? STATUS_OK : require_finite_step(s, readback, &r));
-    model_fp8_finish_advance(s->parts.model, q.number);
     loss_readback_discard(readback);
     memcpy(out->sums, r.total.sums, sizeof out->sums);
     compute_loss(s, r.total.squares, s->parts.skips_spikes ? &r.spikes : NULL, out);
     TRY(require_same_decision(s, out));
+    model_fp8_finish_advance(s->parts.model, q.number, !out->skipped);
     out->total_seconds = time.total_seconds;
     out->ended_seconds = time.ended_seconds;
     return STATUS_OK;

@@ -370,7 +370,9 @@ GPU_INLINE void gpu_fence_async_global()
  * gpu_bulk_load - copy from global memory. The bytes count towards the mbarrier b.
  * gpu_bulk_store, gpu_bulk_add - copy to global memory, or add floats there. Each addition is
  * atomic; subnormal numbers may count as 0. Call gpu_fence_async after the writes to shared memory.
- * Before the thread passes a turn, it calls gpu_bulk_commit and gpu_bulk_wait. */
+ * Before the thread passes a turn, it calls gpu_bulk_commit and gpu_bulk_wait.
+ * gpu_bulk_wait_read - wait until the committed copies have read shared memory. Threads may then
+ * overwrite it. */
 GPU_INLINE void gpu_bulk_load(void *to, const float *from, int bytes, gpu_mbarrier *b)
 {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
@@ -398,6 +400,10 @@ GPU_INLINE void gpu_bulk_commit()
 GPU_INLINE void gpu_bulk_wait()
 {
     asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+}
+GPU_INLINE void gpu_bulk_wait_read()
+{
+    asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 }
 template <int REGISTERS> GPU_INLINE void gpu_registers_raise()
 {

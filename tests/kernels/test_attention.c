@@ -503,17 +503,18 @@ static void test_nan(struct kernels *k)
 /* The results of a sequence do not depend on its neighbors, even if they contain NaN. */
 static void test_neighbors(struct kernels *k, int64_t width)
 {
-    const struct shape both = {"", 1, 1, width, false, 0, 2, {75, 40}, {75, 40}, 1, 0};
+    const struct shape both = {"", 2, 2, width, false, 0, 2, {75, 40}, {75, 40}, 1, 0};
     struct problem p;
     make_problem(&p, &both);
     struct tensors m = make_tensors(&p, kernels_dtype(k)), n = make_tensors(&p, kernels_dtype(k));
     fill_tensors(m, 1);
     copy_tensors(n, m);
-    for (int64_t r = LEAD + 75; r < LEAD + 75 + 40; r++) {
-        oracle_set(n.q, r, 3, NAN);
-        oracle_set(n.keys, r, 5, NAN);
-        oracle_set(n.values, r, 7, NAN);
-        oracle_set(n.d_o, r, 9, NAN);
+    for (int64_t i = 0; i < 2 * 40; i++) {
+        int64_t r = LEAD + 75 + i / 2, column = i % 2 * width; /* of a head */
+        oracle_set(n.q, r, column + 3, NAN);
+        oracle_set(n.keys, r, column + 5, NAN);
+        oracle_set(n.values, r, column + 7, NAN);
+        oracle_set(n.d_o, r, column + 9, NAN);
     }
     run_attention(k, &p, m);
     run_attention(k, &p, n);

@@ -256,8 +256,11 @@ void bulk_copy_begin(float *to, const void *from, int bytes, bool add, site here
     make_writes_visible();
     running_worker()->has_copies = true;
     running_worker()->bulk_open.push_back(
-        {to, reinterpret_cast<const float *>(&running_block->late[offset]),
-         bytes / int{sizeof(float)}, add});
+        {to,
+         reinterpret_cast<const float *>(&running_block->late[offset]),
+         bytes / int{sizeof(float)},
+         add,
+         {}});
 }
 
 void bulk_copy_commit()
@@ -277,10 +280,8 @@ static void end_bulk_copy(const void *context)
     wake(ended);
 }
 
-int bulk_copy_due(const bulk_copy **copies, site here)
+static void wait_for_bulk_copies(const worker *me, site here)
 {
-    unwatched inside;
-    worker *me = running_worker();
     bool ended = me->bulk_committed.empty(), *context = &ended;
     if (!ended) {
         add_operation(end_bulk_copy, &context, sizeof context, &ended);
@@ -288,6 +289,26 @@ int bulk_copy_due(const bulk_copy **copies, site here)
     while (!ended) {
         wait_for(&ended, "bulk copies", here);
     }
+}
+
+void bulk_copy_read(site here)
+{
+    unwatched inside;
+    worker *me = running_worker();
+    wait_for_bulk_copies(me, here);
+    for (bulk_copy &c : me->bulk_committed) {
+        if (c.values.empty()) {
+            c.values.assign(c.from, c.from + c.count);
+            c.from = c.values.data();
+        }
+    }
+}
+
+int bulk_copy_due(const bulk_copy **copies, site here)
+{
+    unwatched inside;
+    worker *me = running_worker();
+    wait_for_bulk_copies(me, here);
     me->bulk_due = std::move(me->bulk_committed);
     me->bulk_committed.clear();
     *copies = me->bulk_due.data();

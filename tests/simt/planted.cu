@@ -314,7 +314,8 @@ enum { TURN_BARRIER_AT = 2 * TURN_BYTES, TURN_PLACE_AT = TURN_BARRIER_AT + 8 };
 enum { TURN_SHARED_BYTES = TURN_PLACE_AT + int{sizeof(uint32_t)} };
 
 /* The first block stores its elements. Each further block copies the sums to shared memory, adds
- * its elements to the copy, and adds the result to the sums. */
+ * its elements to the copy, and adds the result to the sums. Then it adds zeros from the same shared
+ * memory. */
 template <int BUG>
 __global__ void __launch_bounds__(TURN_ELEMENTS)
     run_turns(float *out, const float *x, uint32_t *words)
@@ -360,6 +361,13 @@ __global__ void __launch_bounds__(TURN_ELEMENTS)
         } else {
             gpu_bulk_store(out, parts, TURN_BYTES);
         }
+        gpu_bulk_commit();
+        if (BUG != PLANTED_BULK_NOT_READ) {
+            gpu_bulk_wait_read();
+        }
+        gpu_store16(parts, uint4{0, 0, 0, 0});
+        gpu_fence_async();
+        gpu_bulk_add(out, parts, 16);
         gpu_bulk_commit();
         if (BUG != PLANTED_BULK_NOT_WAITED) {
             gpu_bulk_wait();
@@ -621,6 +629,7 @@ void planted_turns(planted_bug bug, float *out, const float *x, uint32_t *words)
         PLANTED_CASE(launch_turns, PLANTED_TURN_EARLY, out, x, words)
         PLANTED_CASE(launch_turns, PLANTED_BULK_STALE, out, x, words)
         PLANTED_CASE(launch_turns, PLANTED_BULK_NOT_WAITED, out, x, words)
+        PLANTED_CASE(launch_turns, PLANTED_BULK_NOT_READ, out, x, words)
     default:
         planted_launches<PLANTED_NONE>::launch_turns(out, x, words);
     }

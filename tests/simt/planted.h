@@ -36,6 +36,7 @@ enum planted_bug {
     PLANTED_TURN_EARLY,      /* the turn is passed before the block has added */
     PLANTED_BULK_STALE,      /* no fence.proxy.async after writes of threads to the tile */
     PLANTED_BULK_NOT_WAITED, /* the turn is passed before the bulk copy has ended */
+    PLANTED_BULK_NOT_READ,   /* the tile is overwritten before the bulk copy has read it */
     /* steps: two warps process tiles that a third one copies; a fourth one counts the steps */
     PLANTED_STEPS_AHEAD, /* arrivals at the barrier of the next step complete this step's barrier */
     /* neighbors: each thread reads the value that the next one wrote */

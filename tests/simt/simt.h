@@ -50,6 +50,7 @@
 #include <cstring>
 #include <functional>
 #include <tuple>
+#include <vector>
 
 #define __global__
 #define __device__
@@ -254,15 +255,18 @@ void copy_commit();
 int copy_due(int groups_left, const copy **copies);
 void copy_check_none(); /* called at the end of a thread */
 
-/* A bulk copy to global memory. `from` is in the copy of shared memory that TMA reads. */
+/* A bulk copy to global memory. `from` is in the copy of shared memory that TMA reads. After
+ * bulk_copy_read it is in `values`. */
 struct bulk_copy {
     float *to;
     const float *from;
     int count;
     bool add;
+    std::vector<float> values;
 };
 void bulk_copy_begin(float *to, const void *from, int bytes, bool add, site here);
 void bulk_copy_commit();
+void bulk_copy_read(site here);
 int bulk_copy_due(const bulk_copy **copies, site here);
 
 /* The operands of wgmma. WGMMA_REGISTERS: A in registers and B MN-major; WGMMA_ROWS: both K-major;
@@ -552,6 +556,10 @@ inline void gpu_bulk_add(float *to, const void *from, int bytes, SIMT_HERE)
 inline void gpu_bulk_commit()
 {
     simt::bulk_copy_commit();
+}
+inline void gpu_bulk_wait_read(SIMT_HERE)
+{
+    simt::bulk_copy_read(here);
 }
 /* The thread itself accesses global memory, so that sanitizers attribute the accesses to it. */
 inline void gpu_bulk_wait(SIMT_HERE)

@@ -263,6 +263,7 @@ static const struct planted {
     {"turn passed too early", PLANTED_TURN_EARLY, run_turns, THREAD_ONLY},
     {"stale bulk copy", PLANTED_BULK_STALE, run_turns, ANY_BUILD},
     {"bulk copy not waited for", PLANTED_BULK_NOT_WAITED, run_turns, ANY_BUILD},
+    {"tile overwritten before the bulk copy", PLANTED_BULK_NOT_READ, run_turns, ANY_BUILD},
     {"arrivals one step ahead", PLANTED_STEPS_AHEAD, run_steps, STARVED_WARPS},
     {"global memory past its end", PLANTED_GLOBAL_PAST_END, run_neighbors, ADDRESS_ONLY},
     {"dynamic array past its end", PLANTED_DYNAMIC_PAST_END, run_neighbors, ADDRESS_ONLY},

@@ -295,8 +295,19 @@ GPU_INLINE void load_stats(const attention_task<bf16> &a, const struct block_ite
     }
 }
 
+/* Passes a turn, if there is one, when the additions have ended. */
+GPU_INLINE void pass_turn(uint32_t *&turn)
+{
+    if (turn != nullptr) {
+        gpu_bulk_wait();
+        gpu_turn_pass(turn);
+        turn = nullptr;
+    }
+}
+
 /* Adds the tiles of dq to the sums in their turn. Where the block is the last to add, copies the
- * sum to shared memory instead. */
+ * sum to shared memory instead. The tile is free when an addition has read it. Therefore the turn
+ * is passed in the next step, or at the end of the item. */
 template <int D>
 GPU_INLINE void add_tiles(const attention_task<bf16> &a, const backward_plan &plan,
                           const struct block_item &t, unsigned char *memory, block_barriers *b)
@@ -304,6 +315,7 @@ GPU_INLINE void add_tiles(const attention_task<bf16> &a, const backward_plan &pl
     const int queries = backward_space<D>::queries;
     unsigned char *tile = memory + backward_space<D>::dq_at;
     bool leads = threadIdx.x % 32 == 0;
+    uint32_t *added = nullptr; /* the turn to pass */
     for (int m = t.to - 1; m >= t.from; m--) {
         struct rank r = get_rank(a, t, m * queries, queries);
 #pragma unroll 1
@@ -316,6 +328,7 @@ GPU_INLINE void add_tiles(const attention_task<bf16> &a, const backward_plan &pl
             bool loads = r.last && r.number > 0;
             if (leads && !loads) {
                 gpu_mbarrier_arrive(&b->dq_ready);
+                pass_turn(added);
             }
             if (leads && r.number > 0) {
                 gpu_turn_wait(turn, static_cast<uint32_t>(r.number));
@@ -324,6 +337,7 @@ GPU_INLINE void add_tiles(const attention_task<bf16> &a, const backward_plan &pl
             if (leads && loads) {
                 gpu_mbarrier_expect(&b->dq_ready, bytes);
                 gpu_bulk_load(tile, sum, bytes, &b->dq_ready);
+                pass_turn(added);
             }
             __syncwarp();
             gpu_barrier_sync(DQ_DONE, DQ_THREADS);
@@ -334,11 +348,14 @@ GPU_INLINE void add_tiles(const attention_task<bf16> &a, const backward_plan &pl
                     gpu_bulk_store(sum, tile, bytes);
                 }
                 gpu_bulk_commit();
-                gpu_bulk_wait();
-                gpu_turn_pass(turn);
+                gpu_bulk_wait_read();
+                added = turn;
             }
             __syncwarp();
         }
+    }
+    if (leads) {
+        pass_turn(added);
     }
 }
 

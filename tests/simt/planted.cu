@@ -314,8 +314,8 @@ enum { TURN_BARRIER_AT = 2 * TURN_BYTES, TURN_PLACE_AT = TURN_BARRIER_AT + 8 };
 enum { TURN_SHARED_BYTES = TURN_PLACE_AT + int{sizeof(uint32_t)} };
 
 /* The first block stores its elements. Each further block copies the sums to shared memory, adds
- * its elements to the copy, and adds the result to the sums. Then it adds zeros from the same shared
- * memory. */
+ * its elements to the copy, and adds the result to the sums. Then it adds zeros from the same
+ * shared memory. */
 template <int BUG>
 __global__ void __launch_bounds__(TURN_ELEMENTS)
     run_turns(float *out, const float *x, uint32_t *words)

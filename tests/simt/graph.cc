@@ -13,7 +13,8 @@
  * SIMT_GRAPHS=FILE: writes at exit the number of graphs created, of launches and of argument
  * updates. SIMT_LAUNCHES=FILE: the number of kernels and of other operations that were queued
  * outside of graphs, and of launches of graphs. SIMT_STALE=1: ignores all updates. SIMT_NO_GRAPHS:
- * creating a graph fails. SIMT_REFUSE_UPDATES: updates of arguments fail. */
+ * creating a graph fails. SIMT_REFUSE_UPDATES: updates of arguments fail. SIMT_FAIL_LAUNCH=N:
+ * launch N of a graph fails. */
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -296,7 +297,10 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)
 {
     simt::device_access access;
     simt::refuse_in_capture("cudaGraphLaunch");
-    counts.launched++;
+    const char *failing = getenv("SIMT_FAIL_LAUNCH");
+    if (++counts.launched == (failing != nullptr ? strtol(failing, nullptr, 10) : 0)) {
+        return cudaErrorInvalidValue;
+    }
     counts.others--; /* counted by queue */
     const char *text = getenv("SIMT_STREAMS");
     bool eager = text != nullptr && strcmp(text, "eager") == 0;

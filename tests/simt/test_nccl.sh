@@ -5,7 +5,7 @@
 # usage: test_nccl.sh PART; ctest sets BIREME_PROGRAM (CPU), BIREME_SIMT, BIREME_NCCL_MOCK and
 # BIREME_SOURCE_DIR
 # ctest: name simt_nccl
-# ctest: parts layouts graphs late counts fallback
+# ctest: parts layouts graphs late counts fallback abort
 # ctest: timeout 300
 # shellcheck disable=SC2034,SC2086,SC2154 # settings are words; tiny_training.sh shares variables
 source "${BIREME_SOURCE_DIR:?}/tests/simt/devices.sh"
@@ -101,6 +101,10 @@ count_operations() {
 # Collectives in graphs: the host queues fewer operations than with graphs between collectives
 # (NCCL_GRAPH_MIXING_SUPPORT=0), and fewer than without graphs.
 test_counts() {
+    [ "${BIREME_LONG:-0}" = 1 ] || {
+        echo "skipped: takes minutes; set BIREME_LONG=1 to run this test"
+        exit 77
+    }
     local sequence plain between all
     for sequence in false true; do
         plain=$(count_operations parallel.tensor=2 parallel.sequence=$sequence)
@@ -128,6 +132,16 @@ test_fallback() {
         compare_losses plain $variable 0
         compare_weights plain $variable 00000005
     done
+}
+
+# A rank that fails while communicators have graphs: ncclCommAbort then does not return, and the job
+# still ends with the code of the error.
+test_abort() {
+    write_program one_rank SIMT_FAIL_LAUNCH 9
+    program=$PWD/one_rank
+    SIMT_DEVICES=2 run_ranks 2 70 train recipe.yaml run_dir=failed train.device=cuda \
+        parallel.tensor=2 train.cuda_graphs=true $many
+    grep -q 'launching a graph of [0-9]* operations failed' stderr || fail "no error"
 }
 
 run_part "$@"

@@ -28,10 +28,10 @@ preference_get_values(const struct preference_pair *pair, bool margins)
 
 /* preference_add_sorted - add the loss of the difference of two values with the same rank. */
 HOST_DEVICE_INLINE void preference_add_sorted(const struct preference_settings *s,
-                                             const struct preference_term *term,
-                                             const struct preference_ranked *high,
-                                             const struct preference_ranked *low, bool margins,
-                                             struct preference_gradient *out)
+                                              const struct preference_term *term,
+                                              const struct preference_ranked *high,
+                                              const struct preference_ranked *low, bool margins,
+                                              struct preference_gradient *out)
 {
     struct preference_scalar f =
         preference_smoothed_loss(s->beta * (high->value - low->value), s->label_smoothing);
@@ -43,8 +43,8 @@ HOST_DEVICE_INLINE void preference_add_sorted(const struct preference_settings *
 
 /* preference_add_sft - add the loss sft of one pair. tokens: of all chosen responses. */
 HOST_DEVICE_INLINE void preference_add_sft(const struct preference_term *term,
-                                          const struct preference_pair *pair, int64_t count,
-                                          double tokens, struct preference_gradient *out)
+                                           const struct preference_pair *pair, int64_t count,
+                                           double tokens, struct preference_gradient *out)
 {
     double scale = -term->weight * (double)count / tokens;
     out->loss += scale * pair->logps[CHOSEN];

@@ -526,7 +526,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event)
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 {
     simt::device_access access;
-    if (stream->captured != nullptr) {
+    if (stream != nullptr && stream->captured != nullptr) {
         event->captured = simt::capture_record(stream);
         return cudaSuccess;
     }

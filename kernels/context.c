@@ -113,9 +113,9 @@ status kernels_graph_begin(struct kernels *k, const struct kernels_graph_key *ke
     return k->table.graphs.begin != NULL ? k->table.graphs.begin(k, key) : STATUS_OK;
 }
 
-status kernels_graph_end(struct kernels *k)
+status kernels_graph_end(struct kernels *k, status result)
 {
-    return k->table.graphs.end != NULL ? k->table.graphs.end(k) : STATUS_OK;
+    return k->table.graphs.end != NULL ? k->table.graphs.end(k, result) : result;
 }
 
 status kernels_graph_end_segment(struct kernels *k)

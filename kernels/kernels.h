@@ -134,8 +134,12 @@ void kernels_graphs_enable(struct kernels *k, bool enabled);
  *           that were queued before them */
 status kernels_graph_begin(struct kernels *k, const struct kernels_graph_key *key);
 
-/* kernels_graph_end - end the region and launch its operations. */
-status kernels_graph_end(struct kernels *k);
+/* kernels_graph_end - end the region and launch its operations.
+ *
+ * result: of the operations of the region. After an error, the delayed operations are not launched,
+ * and this rank takes part in no agreement with other ranks
+ * Returns   result, or the first error of the launch */
+status kernels_graph_end(struct kernels *k, status result);
 
 /* kernels_graph_end_segment - split the region, for example between launches that repeat and
  * launches that differ in each call. Each segment is captured separately. */

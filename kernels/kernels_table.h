@@ -85,7 +85,7 @@ struct kernels_graphs {
     void (*enable)(struct kernels *k, bool enabled);
     status (*begin)(struct kernels *k, const struct kernels_graph_key *key);
     status (*end_segment)(struct kernels *k);
-    status (*end)(struct kernels *k);
+    status (*end)(struct kernels *k, status result);
 };
 
 struct kernels_table {

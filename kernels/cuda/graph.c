@@ -231,23 +231,38 @@ static status end_direct(struct cuda_graphs *g)
     return agree_on_work(g->work, can_capture(g, p, g->position) && is_closed, &p->all_repeat);
 }
 
-static status end_segment(struct cuda_graphs *g)
+static void go_to_next_segment(struct cuda_graphs *g)
 {
-    if (g->position == 0) {
-        return STATUS_OK;
-    }
-    TRY(g->mode == MODE_CAPTURE  ? end_capture(g)
-        : g->mode == MODE_DIRECT ? end_direct(g)
-                                 : end_replay(g));
-    if (g->segment_index < SEGMENTS_MAX) {
-        get_segment(g)->work = g->work;
-    }
     g->work = NULL;
     g->open_works = 0;
     g->is_unbalanced = false;
     g->segment_index++;
     g->position = 0;
-    return STATUS_OK;
+}
+
+static status end_segment(struct cuda_graphs *g)
+{
+    if (g->position == 0) {
+        return STATUS_OK;
+    }
+    status result = g->mode == MODE_CAPTURE  ? end_capture(g)
+                    : g->mode == MODE_DIRECT ? end_direct(g)
+                                             : end_replay(g);
+    if (g->segment_index < SEGMENTS_MAX) {
+        get_segment(g)->work = g->work;
+    }
+    go_to_next_segment(g);
+    return result;
+}
+
+/* Ends a segment after an error. The rank does not agree with other ranks: the job ends. */
+static void drop_segment(struct cuda_graphs *g)
+{
+    if (g->position > 0 && g->mode == MODE_CAPTURE) {
+        (void)cudaStreamEndCapture(graph_stream(g->kernels), &get_segment(g)->graph);
+        release_graph(g, get_segment(g));
+    }
+    go_to_next_segment(g);
 }
 
 /* ---- interface of the back-end ---- */
@@ -405,13 +420,17 @@ static status split_region(struct kernels *k)
     return cuda_graph_end_segment(k->stream);
 }
 
-static status end_region(struct kernels *k)
+static status end_region(struct kernels *k, status result)
 {
     struct cuda_graphs *g = cuda_get_state(k)->graphs;
     if (g->region == NULL) {
-        return STATUS_OK;
+        return result;
     }
-    status result = end_segment(g);
+    if (result == STATUS_OK) {
+        result = end_segment(g);
+    } else {
+        drop_segment(g);
+    }
     g->region = NULL;
     active_graphs = NULL;
     return result;

@@ -8,10 +8,10 @@
 
 enum {
     REGIONS_MAX = 16,
-    SEGMENTS_MAX = 64, /* of a region; later launches go to the stream directly */
-    LAUNCHES_MIN = 4,  /* a segment with fewer launches uses no graph */
-    MISSES_MAX = 4,    /* consecutive mismatches after which a segment uses no graph */
-    ARGUMENTS_MAX = 32 /* limit of the arguments of a kernel */
+    SEGMENTS_MAX = 512, /* of a region; later launches go to the stream directly */
+    LAUNCHES_MIN = 4,   /* a segment with fewer launches uses no graph */
+    MISSES_MAX = 4,     /* consecutive mismatches after which a segment uses no graph */
+    ARGUMENTS_MAX = 32  /* limit of the arguments of a kernel */
 };
 
 struct recorded_op {

@@ -96,7 +96,7 @@ static void run_step_in_graph(const struct memory *m, int variant, int time, int
     const struct kernels_graph_key key = {m->x, ROWS, variant};
     CHECK_OK(kernels_graph_begin(m->k, &key));
     run_step(m, time, rows, use_other_ops);
-    CHECK_OK(kernels_graph_end(m->k));
+    CHECK_OK(kernels_graph_end(m->k, STATUS_OK));
 }
 
 static void run_steps(const struct memory *m, int variants, bool rows_change, bool use_other_ops)
@@ -173,7 +173,7 @@ static void test_split_regions(void)
         CHECK(host[3] == 2 * ((float)((3 * 37 + time * 11) % 101) / 50 - 1));
         CHECK_OK(device_read(gpu, stream, host, m.y, sizeof host));
         CHECK(host[3] == 32 * ((float)((3 * 37 + time * 11) % 101) / 50 - 1));
-        CHECK_OK(kernels_graph_end(m.k));
+        CHECK_OK(kernels_graph_end(m.k, STATUS_OK));
     }
     memory_release(&m);
 }
@@ -202,7 +202,7 @@ static int run_child(int action)
         CHECK_OK(kernels_graph_begin(m.k, &key));
         CHECK_OK(cuda_launch_call(m.k, call_forbidden, &action, sizeof action));
         run_step(&m, time, ROWS, false);
-        CHECK_OK(kernels_graph_end(m.k));
+        CHECK_OK(kernels_graph_end(m.k, STATUS_OK));
     }
     return 0;
 }

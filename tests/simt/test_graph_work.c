@@ -151,7 +151,7 @@ static void run_pass(const struct pass *p, int time)
         CHECK_OK(op_scale(rank.k, rows_of(rank.z), 0.25f));
     }
     CHECK_OK(op_scale(rank.k, rows_of(rank.x), 0.75f));
-    CHECK_OK(kernels_graph_end(rank.k));
+    CHECK_OK(kernels_graph_end(rank.k, STATUS_OK));
 }
 
 static const struct pass usual = {.has_work = true, .peer_agrees = true};

@@ -7,11 +7,10 @@
 
 enum { PAIR_VALUES = 3 * RESPONSES }; /* doubles to exchange for one pair */
 
-static size_t count_bytes(const struct pair_loss_batch *b)
+int64_t pair_loss_bytes(int64_t size)
 {
-    const struct preference_batch *p = &b->pairs;
-    return (size_t)p->size *
-           (sizeof *p->pairs + sizeof *p->gradients + PREFERENCE_RANKED * sizeof *p->ranked);
+    return size * (int64_t)(sizeof(struct preference_pair) + sizeof(struct preference_gradient) +
+                            PREFERENCE_RANKED * sizeof(struct preference_ranked));
 }
 
 status pair_loss_create(struct kernels *k, int64_t size, int ranks, struct pair_loss_batch *out)
@@ -19,7 +18,7 @@ status pair_loss_create(struct kernels *k, int64_t size, int ranks, struct pair_
     struct device *dev = kernels_device(k);
     struct preference_batch *p = &out->pairs;
     *out = (struct pair_loss_batch){.kernels = k, .pairs = {.size = size}};
-    status result = device_allocate(dev, count_bytes(out), "pairs", &out->memory);
+    status result = device_allocate(dev, (size_t)pair_loss_bytes(size), "pairs", &out->memory);
     KEEP_FIRST(result, pair_exchange_create(size, ranks, &out->exchange));
     if (device_is_host(dev)) {
         KEEP_FIRST(result, ALLOCATE(out->reduced, size * PAIR_VALUES, "the values of pairs"));
@@ -37,7 +36,8 @@ status pair_loss_create(struct kernels *k, int64_t size, int ranks, struct pair_
 void pair_loss_destroy(struct pair_loss_batch *batch)
 {
     if (batch->memory != NULL) {
-        device_release(kernels_device(batch->kernels), batch->memory, count_bytes(batch));
+        device_release(kernels_device(batch->kernels), batch->memory,
+                       (size_t)pair_loss_bytes(batch->pairs.size));
     }
     pair_exchange_destroy(&batch->exchange);
     free(batch->reduced);

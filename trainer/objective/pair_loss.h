@@ -19,6 +19,9 @@ struct pair_loss_batch {
     double *reduced; /* buffer of the all-reduce; NULL on a GPU */
 };
 
+/* pair_loss_bytes - return the device memory for `size` pairs. */
+int64_t pair_loss_bytes(int64_t size);
+
 /* pair_loss_create - allocate memory for `size` pairs on the device of k. ranks: of the
  * data-parallel group.
  *

@@ -60,8 +60,17 @@ test_layouts() {
 }
 
 # Losses over the whole batch do not depend on its division into micro-batches and ranks.
+# print_planned LOSS: print the memory of the kernels and the objective of a large global batch.
+print_planned() {
+    run_bireme 0 plan dpo.yaml --json "dpo.loss_type=$1" batch.global_size=100000
+    sed -nE 's/.*"kernels": ?([0-9]+).*/\1/p' out | head -n 1
+}
+
 test_whole_batch() {
+    local pair_bytes=136 # a pair, its gradient and four ranked values
     need_mpirun
+    [ $(($(print_planned aot) - $(print_planned sigmoid))) = $((pair_bytes * 100000)) ] ||
+        fail 'plan does not contain the pairs of the global batch'
     for losses in '[sigmoid, sft]' 'aot_unpaired'; do
         rm -rf w1 w2 w3
         run_bireme 0 train dpo.yaml run_dir=w1 "dpo.loss_type=$losses" batch.micro_size=12

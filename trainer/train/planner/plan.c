@@ -20,6 +20,8 @@
 #include "trainer/formats/weights/state_dict.h"
 #include "trainer/model/linear.h"
 #include "trainer/objective/contrastive_batch.h"
+#include "trainer/objective/pair_loss.h"
+#include "trainer/objective/preference.h"
 #include "trainer/objective/workspace.h"
 #include "trainer/optimizer/schedule.h"
 #include "trainer/setup/data.h"
@@ -172,15 +174,19 @@ static int64_t compute_task_bytes(const struct recipe *r, const struct model_con
 }
 
 /* Computes the memory of the objective: some values per row and, for preference pairs, the hidden
- * states of the responses and their gradient. */
-static int64_t compute_objective_bytes(const struct recipe *r, int64_t width, enum dtype dtype,
-                                       int64_t rows)
+ * states of the responses and their gradient. Some losses also need all pairs of a global batch. */
+static status compute_objective_bytes(const struct recipe *r, int64_t width, enum dtype dtype,
+                                      int64_t rows, int64_t *out)
 {
-    int64_t bytes = 4 * WORKSPACE_ROW_ARRAYS * rows;
+    *out = 4 * WORKSPACE_ROW_ARRAYS * rows;
     if (objective_spec_has_reference(r)) {
-        bytes += 2 * rows * width * (int64_t)dtype_bytes(dtype);
+        struct preference_settings settings;
+        TRY(derive_preference_loss(r, &settings));
+        bool whole_batch = preference_needs_whole_batch(&settings);
+        *out += 2 * rows * width * (int64_t)dtype_bytes(dtype);
+        *out += whole_batch ? pair_loss_bytes(r->batch.global_size) : 0;
     }
-    return bytes;
+    return STATUS_OK;
 }
 
 static int64_t compute_loader_bytes(const struct recipe *r, const struct loader_source *sources,
@@ -327,10 +333,11 @@ static status plan_buffers(const struct recipe *r, const struct planned_model *m
         derive_kernel_limits(m->config, plan->tensor, m->rows, derive_longest_sequence(r), true);
     int64_t batches = 2 * (int64_t)batch_upload_bytes(plan->device, m->rows);
     bool host = device_kind_is_host(plan->device);
+    int64_t objective = 0;
+    TRY(compute_objective_bytes(r, m->config->width, m->dtype, m->rows, &objective));
     buffers->kernels =
         (int64_t)kernels_workspace_bytes(plan->device, m->dtype, plan->threads, &limits) +
-        compute_objective_bytes(r, m->config->width, m->dtype, m->rows) +
-        compute_task_bytes(r, m->config, plan->device, m->dtype) + batches +
+        objective + compute_task_bytes(r, m->config, plan->device, m->dtype) + batches +
         (int64_t)model_fp8_bytes(m->config);
     buffers->pinned = host ? 0 : batches + 4 * WORKSPACE_ROW_ARRAYS * m->rows;
     buffers->loaders = compute_all_loader_bytes(r, plan->data);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "base/memory.h"
+#include "base/number.h"
 #include "base/text.h"
 #include "kernels/spike_terms.h"
 
@@ -15,7 +16,7 @@ struct spike_score spike_observe(struct checkpoint_spikes *spikes, double loss,
     return spike_score_observe(&spikes->averages, loss, gradient_norm, predictions);
 }
 
-/* Lists the ranks that have decided so. Returns their number. */
+/* Lists the ranks with this decision. Returns their number. */
 static int list_ranks(const bool *decisions, int ranks, bool decision, char text[RANKS_TEXT_BYTES])
 {
     int count = 0, listed = 0;
@@ -67,8 +68,8 @@ bool spike_add_skipped(struct checkpoint_spikes *spikes, struct checkpoint_sampl
     int count = spikes->skipped_count;
     while (count > 0 && samples.first <= ranges[count - 1].end) { /* merge with the last ones */
         count--;
-        samples.first = samples.first < ranges[count].first ? samples.first : ranges[count].first;
-        samples.end = samples.end > ranges[count].end ? samples.end : ranges[count].end;
+        samples.first = number_min(samples.first, ranges[count].first);
+        samples.end = number_max(samples.end, ranges[count].end);
     }
     if (count == CHECKPOINT_SPIKES_MAX) {
         return false;

@@ -185,9 +185,7 @@ static status train_micro_batch(struct step *s, int64_t step_number, const struc
                                               (s->is_last ? GRAPH_LAST : 0) |
                                               (m.has_hidden ? GRAPH_HIDDEN : 0)};
     TRY(kernels_graph_begin(k, &key));
-    status result = step_run_micro_batch(s, &m);
-    KEEP_FIRST(result, kernels_graph_end(k));
-    return result;
+    return kernels_graph_end(k, step_run_micro_batch(s, &m));
 }
 
 static status read_batch(struct step *s)
@@ -346,8 +344,7 @@ static status apply_optimizer(struct step *s, int64_t step_number, double learni
                             kernels_graph_begin(s->parts.kernels, &(struct kernels_graph_key){0})));
     status result = sharded_optimizer_step(s->parts.optimizer, step_number + 1, learning_rate,
                                            out->gradient_norm, get_gradient_scale(out));
-    KEEP_FIRST(result, kernels_graph_end(s->parts.kernels));
-    return comm_abort_on_error(s->parts.mesh.world, result);
+    return comm_abort_on_error(s->parts.mesh.world, kernels_graph_end(s->parts.kernels, result));
 }
 
 /* Reads the first batch of the next step, unless this rank has an error. */

@@ -1,4 +1,4 @@
-/* Checks and the calls of the contrastive loss. */
+/* Shape checks and dispatch of the contrastive loss. */
 #include "base/number.h"
 #include "kernels/checks.h"
 

@@ -4,7 +4,33 @@
 #include "kernels/contrastive_loss.h"
 #include "kernels/host_device.h"
 
-/* The scores of one first text so far. sum: of exp(score - largest). */
+/* CONTRASTIVE_SCALE - the factor of the dot products. */
+#define CONTRASTIVE_SCALE 20.0
+
+/* One text of a micro-batch: its rows, and its index in the arrays of the global batch. */
+struct contrastive_text {
+    int64_t first, rows, index;
+};
+
+/* contrastive_get_text - return text i of a micro-batch. */
+HOST_DEVICE_INLINE struct contrastive_text contrastive_get_text(const struct contrastive_pairs *b,
+                                                                const struct contrastive_texts *t,
+                                                                int64_t i)
+{
+    int64_t pair = (t->first + i / TEXTS_PER_PAIR) % b->size;
+    struct contrastive_text text = {t->cu_rows[i], t->cu_rows[i + 1] - t->cu_rows[i],
+                                    TEXTS_PER_PAIR * pair + i % TEXTS_PER_PAIR};
+    return text;
+}
+
+/* contrastive_length - return the length by which a vector is divided, as in
+ * torch.nn.functional.normalize. */
+HOST_DEVICE_INLINE double contrastive_length(double squares)
+{
+    return fmax(sqrt(squares), 1e-12);
+}
+
+/* The scores of one first text that have been added. sum: of exp(score - largest). */
 struct contrastive_scores {
     double largest, sum, own;
     int64_t best; /* second text with the largest score; the first one of several */
@@ -13,7 +39,7 @@ struct contrastive_scores {
 /* contrastive_score - return the score of two unit vectors with this dot product. */
 HOST_DEVICE_INLINE double contrastive_score(double dot)
 {
-    return host_device_multiply(20.0, dot);
+    return host_device_multiply(CONTRASTIVE_SCALE, dot);
 }
 
 /* contrastive_begin - return the scores before the first one is added. */
@@ -45,11 +71,13 @@ HOST_DEVICE_INLINE double contrastive_gradient(const struct contrastive_scores *
                                                bool is_own)
 {
     double target = is_own ? 1 : 0;
-    return host_device_multiply(20.0, exp(score - s->largest) / s->sum - target);
+    return host_device_multiply(CONTRASTIVE_SCALE, exp(score - s->largest) / s->sum - target);
 }
 
-/* contrastive_row_gradient - return the gradient of an element of a row. unit and gradient: of the
- * same element of the text's vector. projection: unit . gradient; scale: 1 / (|m| rows). */
+/* contrastive_row_gradient - return the gradient of an element of a row.
+ *
+ * Units     unit, gradient: this element of the text's unit vector and of its gradient; projection:
+ *           the dot product of both vectors; scale: 1 / (|m| rows) */
 HOST_DEVICE_INLINE float contrastive_row_gradient(double unit, double gradient, double projection,
                                                   double scale)
 {

@@ -3,8 +3,8 @@
  *
  * A C file and a CUDA file may include these headers in any order, outside of extern "C".
  *
- * Numerics  a C file that includes these headers is compiled once, not for each instruction set:
- *           its compiler then fuses no product with a sum. nvcc does, except after
+ * Numerics  a C file that includes these headers is compiled once, with -ffp-contract=off, so that
+ *           the compiler fuses no product with a sum. nvcc fuses them, except the products of
  *           host_device_multiply */
 #pragma once
 

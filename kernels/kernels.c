@@ -418,8 +418,8 @@ static double count_window_pairs(double n, double m, double window)
     return narrow * first + narrow * (narrow - 1) / 2 + (n - narrow) * window;
 }
 
-/* Counts the keys that n queries see after themselves with a window and no causal mask. The last
- * query sees 0 keys, and each earlier query one more, up to window - 1. */
+/* Counts the keys after each of n queries that it attends to, with a window and no causal mask. The
+ * last query has 0 such keys, and each earlier query has one more, up to window - 1. */
 static double count_later_pairs(double n, double window)
 {
     return count_window_pairs(n, n, window) - n;

@@ -2,8 +2,10 @@
  *
  * kernels.c checks the shapes and calls the back-end through a table of functions
  * (kernels_table.h). The back-ends are cpu/ and cuda/. An operation is in the file with the same
- * stem in both, together with related operations. The oracle (tests/kernels/oracle.c) computes each
- * operation in double precision. All back-ends are tested against it.
+ * stem in both, together with related operations. Further operations are in contrastive_loss.h,
+ * fp8.h, preference_batch.h, preference_loss.h and spike_score.h. The oracle
+ * (tests/kernels/oracle.c) computes each operation in double precision. All back-ends are tested
+ * against it.
  *
  * Conventions
  *   1. Backward operations add to parameter gradients and to the gradient of the residual stream

@@ -1,4 +1,4 @@
-/* Checks and the calls of the losses of a whole batch, and their computation on the host. */
+/* The losses of a whole batch: shape checks, dispatch, and the computation on the host. */
 #include "kernels/preference_batch_terms.h"
 
 #include <stdlib.h>
@@ -39,12 +39,11 @@ status preference_batch_run(struct kernels *k, const struct preference_batch *ba
 
 /* ---- the host ---- */
 
-/* Compares for qsort. Equal values keep the order of the pairs, so that each rank gets the same. */
+/* Compares for qsort. */
 static int compare_values(const void *a, const void *b)
 {
     const struct preference_ranked *x = a, *y = b;
-    int order = (x->value > y->value) - (x->value < y->value);
-    return order != 0 ? order : (x->pair > y->pair) - (x->pair < y->pair);
+    return preference_is_before(y, x) - preference_is_before(x, y);
 }
 
 /* Adds the loss aot or aot_unpaired. */
@@ -75,7 +74,7 @@ static double count_chosen_tokens(const struct preference_pair *pairs, int64_t c
     return tokens;
 }
 
-/* Adds a loss of which each pair has a separate gradient. */
+/* Adds a loss with a separate gradient for each pair. */
 static void add_pairs(struct preference_gradient *gradients, const struct preference_pair *pairs,
                       int64_t count, const struct preference_settings *s,
                       const struct preference_term *term)

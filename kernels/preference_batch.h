@@ -42,7 +42,7 @@ status preference_batch_store(struct kernels *k, const struct preference_batch *
 /* preference_batch_run - compute losses and gradients of the first `count` pairs.
  *
  * Numerics  double precision, as in preference_loss_run. Equal values keep the order of the pairs;
- *           NaN is larger than all numbers on a GPU
+ *           NaN is larger than all numbers
  * Errors    STATUS_INTERNAL if count > S */
 status preference_batch_run(struct kernels *k, const struct preference_batch *batch, int64_t count,
                             const struct preference_settings *settings);

@@ -26,7 +26,18 @@ preference_get_values(const struct preference_pair *pair, bool margins)
     return v;
 }
 
-/* preference_add_sorted - add the loss of the difference of two values with the same rank. */
+/* preference_is_before - return whether x comes before y in the sorted order. Equal values keep the
+ * order of the pairs, and NaN comes after all numbers. */
+HOST_DEVICE_INLINE bool preference_is_before(const struct preference_ranked *x,
+                                             const struct preference_ranked *y)
+{
+    bool x_nan = x->value != x->value, y_nan = y->value != y->value;
+    bool equal = x->value == y->value || (x_nan && y_nan);
+    return x->value < y->value || (y_nan && !x_nan) || (equal && x->pair < y->pair);
+}
+
+/* preference_add_sorted - add the loss of the difference of two values that have the same position
+ * in their sorted orders. */
 HOST_DEVICE_INLINE void preference_add_sorted(const struct preference_settings *s,
                                               const struct preference_term *term,
                                               const struct preference_ranked *high,

@@ -45,7 +45,7 @@ enum { SPIKE_LOSS_TERMS = 2 };
  * count is 0. */
 struct spike_inputs {
     const double *sums;        /* f64, over all ranks */
-    const double *predictions; /* f64 [1] number of terms of which the loss is the mean */
+    const double *predictions; /* f64 [1] the loss is the mean of this number of terms */
     const double *squares;     /* f64 [1] sum of squares of the summed gradients */
     int terms, sum[SPIKE_LOSS_TERMS], count[SPIKE_LOSS_TERMS];
 };

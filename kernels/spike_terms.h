@@ -52,7 +52,7 @@ HOST_DEVICE_INLINE double spike_observe_value(struct spike_trend *trend, double 
 
 /* spike_score_observe - compute the scores of a step and add its values to the averages.
  *
- * Units     predictions: number of terms of which the loss is the mean */
+ * Units     predictions: the loss is the mean of this number of terms */
 HOST_DEVICE_INLINE struct spike_score spike_score_observe(struct spike_averages *averages,
                                                           double loss, double gradient_norm,
                                                           double predictions)

@@ -23,8 +23,8 @@ struct event;  /* a position in a stream; NULL on the CPU */
 #define DEVICE_IDENTITY_BYTES 16
 
 /* Work of another library that a graph may contain (see device_queue_work). A group of ranks queues
- * the same work at the same places. Work that begins on another stream (opens = 1) is followed by
- * the wait of the computing stream for it (opens = -1). */
+ * the same work at the same places. `opens` is 1 for work on another stream, and -1 for the later
+ * wait of the computing stream for that work. */
 struct device_work {
     /* queues the work. `captured`: the work becomes part of a graph and is not executed now */
     status (*queue)(void *user, const void *argument, bool captured);
@@ -238,7 +238,7 @@ bool device_in_graph(struct device *dev, struct stream *stream);
  * In a graph region the back-end may defer the work, capture it in a graph, or replay a graph that
  * contains it instead of calling work->queue. All ranks of the group take the same decision.
  *
- * Memory    argument [bytes] is copied. Two works are equal if `work` and these bytes are equal, so
+ * Memory    argument [bytes] is copied. Two calls are equal if `work` and these bytes are equal, so
  *           every byte must be defined. *work must outlive the graphs of the stream
  * Order     as if work->queue were called here
  * Errors    errors of the functions of *work */

@@ -1,15 +1,16 @@
 /* Collectives of NCCL in CUDA graphs.
  *
- * In a graph region (kernels_graph_begin) a collective and the wait for it are works of the
- * computing stream (device_queue_work). The back-end compares them with the captured ones. A graph
- * contains the fork to the stream of the communicator, the collective, and the join. NCCL's
+ * In a graph region (kernels_graph_begin), a collective and the wait for it are queued as work of
+ * the computing stream (device_queue_work). The back-end compares them with the captured ones. A
+ * graph contains the fork to the stream of the communicator, the collective, and the join. NCCL's
  * arguments cannot be changed in a graph, so another pointer or count is a mismatch.
  *
- * NCCL requires that all ranks capture a collective or none does, and that they launch graphs of
- * the same capture (user guide, "Using NCCL with CUDA Graphs"). The reason is in its sources
- * (2.28.9, enqueue.cc): a captured collective may register its buffers, and it has another limit
- * for the work of a kernel. Therefore the ranks agree over the control communicator, and only
- * communicators take part in which all ranks queue the same operations (comm_device_enable_graphs).
+ * NCCL has two rules (user guide, "Using NCCL with CUDA Graphs"). Either all ranks capture a
+ * collective, or none does. All ranks launch graphs of the same capture. The reason is in its
+ * sources (2.28.9, enqueue.cc): a captured collective may register its buffers, and it has another
+ * limit for the work of a kernel. Therefore the ranks agree over the control communicator. Graphs
+ * are used only for communicators on which all ranks queue the same operations
+ * (comm_device_enable_graphs).
  *
  * Other collectives of the same communicator run between graphs. NCCL orders them with its graph
  * mixing support, so NCCL_GRAPH_MIXING_SUPPORT=0 disables graphs here. Ranks of several hosts do
@@ -30,7 +31,7 @@ struct graph_collective {
     struct comm_range ranges[NCCL_GRAPH_RANKS];
 };
 
-/* ---- works ---- */
+/* ---- queued work ---- */
 
 static bool has_ranges(const struct graph_collective *c)
 {
@@ -56,7 +57,7 @@ static status queue_start(void *state, const void *argument, bool captured)
     return captured ? STATUS_OK : nccl_count_started(s, work.kind, false, s->stream, &request);
 }
 
-/* A captured event has no time, so the wait in a graph is not measured. */
+/* Queues the wait. A captured event has no time, so a wait in a graph is not measured. */
 static status queue_wait(void *state, const void *argument, bool captured)
 {
     struct nccl_state *s = state;
@@ -70,7 +71,8 @@ struct vote {
     uint64_t collectives, agrees;
 };
 
-/* Segments of ranks that end at different places would have different numbers of collectives. */
+/* Sets *all to whether all ranks agree. Fails if the segments of two ranks end at different places:
+ * the ranks have then started different numbers of collectives. */
 static status agree_on_graph(void *state, bool own, bool *all)
 {
     const struct nccl_state *s = state;
@@ -87,7 +89,7 @@ static status agree_on_graph(void *state, bool own, bool *all)
     return STATUS_OK;
 }
 
-/* The watchdog measures how long the graph is in flight. */
+/* Adds the graph to the ring, so that the watchdog measures how long it is in flight. */
 static status count_graph(void *state)
 {
     struct nccl_state *s = state;

@@ -190,10 +190,10 @@ static void *abort_communicator(void *handle)
     return NULL;
 }
 
-/* Aborts all communicators, in any thread, as the end hook. If another thread holds the lock
- * forever, it continues without the lock. ncclCommAbort first ends the kernels of a communicator,
- * and then waits until its graphs are destroyed (init.cc, commDestroySync), which does not happen
- * here. Therefore each communicator has a thread. */
+/* Aborts all communicators; the end hook, which any thread may call. If another thread holds the
+ * lock for a second, it continues without the lock. ncclCommAbort first ends the kernels of a
+ * communicator. Then it waits until its graphs are destroyed (init.cc, commDestroySync), which does
+ * not happen here. Therefore a separate thread aborts each communicator. */
 static void abort_before_end(void)
 {
     struct timespec until;

@@ -2,8 +2,8 @@
  *
  * The counters in the control blocks show which ranks of this node are late. The heartbeat table
  * shows their phases. A rank that waits for other ranks itself is not reported as late. If all
- * ranks of this host wait, there are two cases: a late rank has just arrived, or it is on another
- * host, of which the ranks can name it. Therefore this host waits for a grace period before it
+ * ranks of this host wait, there are two cases. A late rank has just arrived, or it is on another
+ * host. The ranks of that host can name it. Therefore this host waits for a grace period before it
  * reports. */
 #include <inttypes.h>
 #include <stdio.h>

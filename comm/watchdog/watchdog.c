@@ -132,7 +132,8 @@ _Noreturn static void report_slow_start(void)
     comm_abort(watchdog.world, STATUS_HANG);
 }
 
-/* A rank that waits gives the others time to report themselves. */
+/* Checks the limit of the start. A rank that waits has a longer limit, so that late ranks report
+ * themselves first. */
 static void check_startup(double elapsed_seconds)
 {
     if (startup.limit_seconds <= 0 || startup.paused) {

@@ -5,7 +5,7 @@
  *              pack with the least sufficient space; if several are equal, into the oldest.
  *              Examples longer than max_length are truncated
  *   bfd_split  as bfd, but longer examples are split into several examples
- *   wrapped the tokens of a shard are joined, and split after every max_length tokens.
+ *   wrapped    the tokens of a shard are joined, and split after every max_length tokens.
  *              Boundaries of examples are lost
  *
  * The lengths in each pack and the number of packs are the same in all epochs. A keyed permutation

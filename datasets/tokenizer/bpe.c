@@ -250,7 +250,7 @@ static int64_t merge_long_word(const struct tokenizer *t, struct bpe_encoder *e,
     return left;
 }
 
-/* As merge_long_word, for at most SHORT_WORD ids. */
+/* Merges the pairs of a word as merge_long_word does, for at most SHORT_WORD ids. */
 static int64_t merge_short_word(const struct tokenizer *t, int32_t *ids, size_t count)
 {
     int32_t ranks[SHORT_WORD];

@@ -1,9 +1,9 @@
 /* Tokenizers of the file tokenizer.model, a SentencePiece model (datasets/sentencepiece/).
  *
  * Without special tokens the package sentencepiece gives the same ids. Control pieces and the
- * unknown piece are special tokens: they are found in a text only if the caller wants it. The text
- * before and after a special token is then encoded separately, and each part gets the leading space
- * of the model, as in transformers. */
+ * unknown piece are special tokens. They are found in a text only if an option of the call enables
+ * this. The text before and after a special token is then encoded separately, and each part gets
+ * the leading space of the model, as in transformers. */
 #include "datasets/tokenizer/sentencepiece_model.h"
 
 #include <inttypes.h>

@@ -1,6 +1,5 @@
-/* The encoder walks a trie of bytes from the beginning of a word and remembers the last piece
- * that ended. It needs at most (bytes of the word) x (bytes of the longest piece) steps, for any
- * input.
+/* The encoder follows a trie of bytes from the beginning of a word and stores the last piece that
+ * ended. It needs at most (bytes of the word) x (bytes of the longest piece) steps, for any input.
  *
  * Source    Schuster, Nakajima 2012; the greedy split of Devlin et al. 2018, arXiv:1810.04805 */
 #include "datasets/tokenizer/wordpiece.h"

@@ -5,20 +5,8 @@
 #include "kernels/contrastive_terms.h"
 #include "kernels/cpu/cpu.h"
 
-/* One text of a micro-batch: its rows, and its index in the arrays of the global batch. */
-struct text {
-    int64_t first, rows, index;
-};
-
-static struct text get_text(const struct contrastive_pairs *b, const struct contrastive_texts *t,
-                            int64_t i)
-{
-    int64_t pair = (t->first + i / TEXTS_PER_PAIR) % b->size;
-    return (struct text){t->cu_rows[i], t->cu_rows[i + 1] - t->cu_rows[i],
-                         TEXTS_PER_PAIR * pair + i % TEXTS_PER_PAIR};
-}
-
-static void pool_text(const struct contrastive_pairs *b, const struct text *text, const float *rows)
+static void pool_text(const struct contrastive_pairs *b, const struct contrastive_text *text,
+                      const float *rows)
 {
     double *unit = b->units + text->index * b->width, squares = 0;
     for (int64_t c = 0; c < b->width; c++) {
@@ -29,7 +17,7 @@ static void pool_text(const struct contrastive_pairs *b, const struct text *text
         unit[c] = sum / (double)text->rows;
         squares += unit[c] * unit[c];
     }
-    double length = fmax(sqrt(squares), 1e-12); /* as in torch.nn.functional.normalize */
+    double length = contrastive_length(squares);
     for (int64_t c = 0; c < b->width; c++) {
         unit[c] /= length;
     }
@@ -41,7 +29,7 @@ status cpu_contrastive_loss_pool(struct kernels *k, const struct contrastive_pai
 {
     (void)k;
     for (int64_t i = 0; i < TEXTS_PER_PAIR * texts->pairs; i++) {
-        const struct text text = get_text(batch, texts, i);
+        const struct contrastive_text text = contrastive_get_text(batch, texts, i);
         pool_text(batch, &text, rows.data);
     }
     return STATUS_OK;
@@ -99,7 +87,8 @@ status cpu_contrastive_loss_run(struct kernels *k, const struct contrastive_pair
 
 /* Computes the gradients of a text's rows. Normalization removes the component along the unit
  * vector. */
-static void unpool_text(const struct contrastive_pairs *b, const struct text *text, float *rows)
+static void unpool_text(const struct contrastive_pairs *b, const struct contrastive_text *text,
+                        float *rows)
 {
     const double *unit = b->units + text->index * b->width;
     const double *gradient = b->gradients + text->index * b->width;
@@ -133,7 +122,7 @@ status cpu_contrastive_loss_backward(struct kernels *k, struct tensor gradients,
 {
     (void)k;
     for (int64_t i = 0; i < TEXTS_PER_PAIR * texts->pairs; i++) {
-        const struct text text = get_text(batch, texts, i);
+        const struct contrastive_text text = contrastive_get_text(batch, texts, i);
         unpool_text(batch, &text, gradients.data);
     }
     return STATUS_OK;

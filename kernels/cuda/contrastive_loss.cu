@@ -1,10 +1,10 @@
-/* The contrastive loss of text pairs, in double precision. contrastive_terms.h has the formulas.
- * The compiler may not fuse a product with a sum, so that only exp and log can differ from the CPU.
+/* The contrastive loss of text pairs, in double precision. contrastive_terms.h has the formulas. No
+ * product is fused with a sum (host_device_multiply), so only exp and log can differ from the CPU.
  *
  *   scores = 20 U V^T,  G = gradients of the dot products,  dU = G V,  dV = G^T U
  *
- * U and V [N, C] are the unit vectors of the first and the second texts. The scores of score_rows
- * first texts exist at a time, and G replaces them.
+ * U and V [N, C] are the unit vectors of the first and the second texts. The memory holds the
+ * scores of score_rows first texts at a time. G overwrites them.
  *
  * Order     each thread adds the terms of an element in their order. In compute_gradients, each
  *           lane of a warp adds all scores of a first text
@@ -17,20 +17,6 @@
 #include "kernels/contrastive_terms.h"
 
 enum { TEXT_THREADS = 128, TEXT_WARPS = TEXT_THREADS / 32, TILE = 16 };
-
-/* One text of a micro-batch: its rows, and its index in the arrays of the global batch. */
-struct text {
-    int64_t first, rows, index;
-};
-
-GPU_INLINE struct text get_text(const struct contrastive_pairs &b,
-                                const struct contrastive_texts &t)
-{
-    const int64_t i = blockIdx.x, pair = (t.first + i / TEXTS_PER_PAIR) % b.size;
-    struct text text = {t.cu_rows[i], t.cu_rows[i + 1] - t.cu_rows[i],
-                        TEXTS_PER_PAIR * pair + i % TEXTS_PER_PAIR};
-    return text;
-}
 
 /* Adds the first `count` terms of shared memory to *sum on thread 0, after all threads have written
  * their terms. */
@@ -58,7 +44,7 @@ __global__ void __launch_bounds__(TEXT_THREADS)
                const struct contrastive_texts texts)
 {
     GPU_SHARED(double, shared, TEXT_THREADS);
-    const struct text text = get_text(b, texts);
+    const struct contrastive_text text = contrastive_get_text(&b, &texts, blockIdx.x);
     double *unit = b.units + text.index * b.width, squares = 0;
     for (int64_t first = 0; first < b.width; first += TEXT_THREADS) {
         int64_t c = first + threadIdx.x;
@@ -72,7 +58,7 @@ __global__ void __launch_bounds__(TEXT_THREADS)
         }
         add_terms(&squares, shared, b.width - first);
     }
-    const double length = share_value(fmax(sqrt(squares), 1e-12), shared);
+    const double length = share_value(contrastive_length(squares), shared);
     for (int64_t c = threadIdx.x; c < b.width; c += TEXT_THREADS) {
         unit[c] /= length;
     }
@@ -171,7 +157,7 @@ __global__ void __launch_bounds__(TEXT_THREADS)
                  const struct contrastive_texts texts)
 {
     GPU_SHARED(double, shared, TEXT_THREADS);
-    const struct text text = get_text(b, texts);
+    const struct contrastive_text text = contrastive_get_text(&b, &texts, blockIdx.x);
     const double *unit = b.units + text.index * b.width;
     const double *gradient = b.gradients + text.index * b.width;
     double projection = 0;
@@ -237,8 +223,9 @@ static status run_chunk(struct kernels *k, const struct contrastive_pairs &b, in
 {
     const int64_t pair = TEXTS_PER_PAIR * b.width;
     const double *texts = b.units + first * pair, *others = b.units + b.width;
-    const struct product scores = {b.scores, count, texts, pair,    1,    others, 1,
-                                   pair,     rows,  count, b.width, 20.0, false};
+    const struct product scores = {b.scores, count, texts, pair,  1,       others,
+                                   1,        pair,  rows,  count, b.width, CONTRASTIVE_SCALE,
+                                   false};
     const struct product text_gradients = {b.gradients + first * pair,
                                            pair,
                                            b.scores,

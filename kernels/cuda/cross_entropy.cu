@@ -136,7 +136,7 @@ GPU_INLINE void store_group(T *z, const float (&x)[LANE_ELEMS], int c, int colum
     }
 }
 
-/* Reads a group of which all logits exist. */
+/* Reads a group without missing logits. */
 template <bool CAPPED, typename T>
 GPU_INLINE void load_whole(float (&x)[LANE_ELEMS], const rows_task<T> &task, const T *from)
 {

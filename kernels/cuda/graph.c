@@ -1,5 +1,5 @@
-/* CUDA graphs: the launches between kernels_graph_begin and kernels_graph_end (a region) start as
- * one graph, once the same launches repeat.
+/* CUDA graphs. A region is the part of a step between kernels_graph_begin and kernels_graph_end.
+ * When the launches of a region repeat, they start as one graph for each segment.
  *
  * The host executes the same code in every step, and every launch passes through this file. In the
  * first step a launch goes to the stream. In the second step it is captured. From the third step on
@@ -17,7 +17,8 @@
  *           same capture (NCCL user guide, "Using NCCL with CUDA Graphs"). Therefore the ranks
  *           agree at the end of each segment with work: whether the next pass is captured, whether
  *           a captured graph is launched, and whether it is launched again. If a launch differs on
- *           one rank, that rank defers the rest of the segment, and all ranks fall back.
+ *           one rank, that rank defers the rest of the segment. At the end of the segment, all
+ *           ranks launch the operations one by one.
  * Memory    Host: arguments, about 100 KiB for each region of a 12-layer model. Device: the memory
  *           of CUDA's graphs.
  * Source    CUDA Runtime API 13.0: Graph Management; Stream Management, cudaStreamBeginCapture */
@@ -81,8 +82,8 @@ static status abandon_replay(struct cuda_graphs *g)
 }
 
 /* Handles an operation that differs from the captured one. If *done is false, the caller must
- * launch it. With work in the graph the other ranks do not yet know of the mismatch: all operations
- * are deferred until the end of the segment. */
+ * launch it. If the graph has work, the ranks agree on the mismatch at the end of the segment. All
+ * further operations are deferred until then. */
 static status handle_mismatch(struct cuda_graphs *g, const struct recorded_op *op,
                               const void *const *arguments, bool *done)
 {
@@ -96,7 +97,7 @@ static status handle_mismatch(struct cuda_graphs *g, const struct recorded_op *o
     return graph_record(p, op, arguments);
 }
 
-/* Returns in *all whether all ranks pass true. Without work the rank decides alone. */
+/* Sets *all to whether all ranks pass true. Without work, *all is the value of this rank. */
 static status agree_on_work(const struct device_work *work, bool own, bool *all)
 {
     *all = own;
@@ -267,8 +268,9 @@ static void drop_segment(struct cuda_graphs *g)
 
 /* ---- interface of the back-end ---- */
 
-/* Notes work in this pass. A capture ends without a graph if the ranks have not agreed on it,
- * because the segment had no work before, or if the work waits for work outside of the capture. */
+/* Records that this pass has work. A capture ends without a graph in two cases. The first one: the
+ * segment had no work before, so the ranks have not agreed on the capture. The second one: the work
+ * waits for work outside of the capture. */
 static status note_work(struct cuda_graphs *g, const struct device_work *work)
 {
     g->work = work;
@@ -324,7 +326,7 @@ status cuda_launch_kernel(struct kernels *k, const struct cuda_launch *launch,
         REQUIRE(launch->count <= ARGUMENTS_MAX, STATUS_INTERNAL, "%s has %d arguments",
                 launch->name, launch->count);
         for (int i = 0; i < launch->count; i++) {
-            op.bytes += graph_align_bytes(launch->sizes[i]);
+            op.bytes += cuda_align_bytes(launch->sizes[i]);
         }
         TRY(handle_op(g, &op, (const void *const *)arguments, &done));
     }

@@ -64,12 +64,6 @@ static inline cudaStream_t graph_stream(const struct kernels *k)
     return (cudaStream_t)(void *)k->stream;
 }
 
-/* graph_align_bytes - round the size of an argument up to the alignment of all types. */
-static inline size_t graph_align_bytes(size_t bytes)
-{
-    return (bytes + 63) / 64 * 64;
-}
-
 /* graph_launch_directly - launch a kernel on the stream. */
 status graph_launch_directly(struct kernels *k, const struct cuda_launch *launch,
                              void *const *arguments);

@@ -1,5 +1,5 @@
-/* The operations of a segment of a CUDA graph: kernel launches, library calls, and work of other
- * libraries (device_queue_work) with copies of their arguments. */
+/* The operations of a segment of a CUDA graph, with copies of their arguments: kernel launches,
+ * library calls, and work of other libraries (device_queue_work). */
 #include <string.h>
 
 #include "base/memory.h"
@@ -34,7 +34,7 @@ static void get_arguments(const struct segment *p, const struct recorded_op *w,
     size_t offset = w->first;
     for (int i = 0; i < w->launch.count; i++) {
         arguments[i] = p->bytes + offset;
-        offset += graph_align_bytes(w->launch.sizes[i]);
+        offset += cuda_align_bytes(w->launch.sizes[i]);
     }
 }
 
@@ -63,7 +63,7 @@ status graph_launch_recorded(struct cuda_graphs *g, const struct segment *p,
 
 status graph_record(struct segment *p, const struct recorded_op *op, const void *const *arguments)
 {
-    size_t needed = p->used + graph_align_bytes(op->bytes);
+    size_t needed = p->used + cuda_align_bytes(op->bytes);
     if (p->count == p->capacity) {
         size_t capacity = 2 * p->capacity + 64;
         TRY(GROW(p->ops, capacity, "the launches of a graph"));
@@ -79,7 +79,7 @@ status graph_record(struct segment *p, const struct recorded_op *op, const void 
     *w = *op;
     w->first = p->used;
     p->used = needed;
-    memset(p->bytes + w->first, 0, graph_align_bytes(w->bytes));
+    memset(p->bytes + w->first, 0, cuda_align_bytes(w->bytes));
     if (!is_kernel(w)) {
         memcpy(p->bytes + w->first, arguments[0], w->bytes);
         return STATUS_OK;

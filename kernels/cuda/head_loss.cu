@@ -1,6 +1,6 @@
-/* The loss of a fine-tuning head, in double precision. head_loss_terms.h defines the formulas. The
- * compiler may not fuse a product with a sum, so that only exp, log and log1p can differ from the
- * CPU.
+/* The loss of a fine-tuning head, in double precision. head_loss_terms.h defines the formulas. No
+ * product is fused with a sum (host_device_multiply), so only exp, log and log1p can differ from
+ * the CPU.
  *
  * Order     the lanes of a warp compute the exponentials, and each lane adds all of them in the
  *           order of the outputs. The first kernel writes HEAD_LOSS_SUMS terms for each loss to

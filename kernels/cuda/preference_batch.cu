@@ -1,9 +1,9 @@
 /* The losses of a whole batch of preference pairs, in double precision. preference_terms.h and
  * preference_batch_terms.h define the formulas.
  *
- * Order     the rank of a value is the number of smaller ones, and of equal ones before it. N pairs
- *           take N^2 comparisons. A pair has one value of each kind, so no two threads add to the
- *           same element
+ * Order     the sorted position of a value is the number of smaller values, and of equal values of
+ *           earlier pairs. A sort of N values takes N^2 comparisons. A pair has one value of each
+ *           kind, so no two threads add to the same element
  * Launch    store_pairs: a thread for a response, block 256. run_terms: one block of 256 threads,
  *           8 bytes of shared memory */
 #include "kernels/cuda/operation.cuh"
@@ -24,14 +24,6 @@ __global__ void __launch_bounds__(STORE_THREADS)
     }
 }
 
-/* Returns whether x comes before y in the sorted order. */
-GPU_INLINE bool is_before(const struct preference_ranked &x, const struct preference_ranked &y)
-{
-    bool x_nan = x.value != x.value, y_nan = y.value != y.value;
-    bool equal = x.value == y.value || (x_nan && y_nan);
-    return x.value < y.value || (y_nan && !x_nan) || (equal && x.pair < y.pair);
-}
-
 /* Sorts `count` values. */
 GPU_INLINE void sort_values(struct preference_ranked *sorted,
                             const struct preference_ranked *values, int64_t count)
@@ -40,7 +32,7 @@ GPU_INLINE void sort_values(struct preference_ranked *sorted,
         const struct preference_ranked own = values[i];
         int64_t rank = 0;
         for (int64_t j = 0; j < count; j++) {
-            rank += is_before(values[j], own) ? 1 : 0;
+            rank += preference_is_before(&values[j], &own) ? 1 : 0;
         }
         sorted[rank] = own;
     }
@@ -68,7 +60,7 @@ GPU_INLINE void add_aot(const struct preference_batch &b, int64_t count,
     }
 }
 
-/* Adds a loss of which each pair has a separate gradient. tokens: of all chosen responses. */
+/* Adds a loss with a separate gradient for each pair. tokens: of all chosen responses. */
 GPU_INLINE void add_pairs(const struct preference_batch &b, int64_t count,
                           const struct preference_settings &s, const struct preference_term *term,
                           double tokens)

@@ -7,7 +7,7 @@
  *   reduce_parts:      out_i[c] (+)= sum_r parts[r, i, c], for up to three sums i
  *
  * Order     The input is split into slices of REDUCE_ELEMS elements, independent of the GPU. A
- *           thread sums every 256th element of a slice, a tree adds the sums of the threads, and
+ *           thread sums every 256th element of a slice. A tree adds the sums of the threads. Then
  *           one block adds the sums of the slices in the same way. NaN and infinity propagate
  * Launch    op_sum_of_squares: a block of 256 threads for each slice, then one block; 2 KiB of
  *           shared memory. control_gradient_squares: a block for each slice of all parts, then a

@@ -120,7 +120,7 @@ static void test_terminal_columns(int terminal)
 {
     struct winsize size = {.ws_col = 0};
     CHECK(ioctl(terminal, TIOCSWINSZ, &size) == 0);
-    test_columns(terminal); /* the terminal does not know its width */
+    test_columns(terminal); /* the terminal reports no width */
     size.ws_col = 101;
     CHECK(ioctl(terminal, TIOCSWINSZ, &size) == 0 && setenv("COLUMNS", "60", 1) == 0);
     CHECK_EQUAL(terminal_columns(terminal), 101);

@@ -26,7 +26,6 @@ for name in $names; do
     count=$((count + 1))
     case $name in
     openai-gpt) family=GPT1 ;;
-    megatron-bert) family="MegatronLM'sBERT" ;;
     *) family=$(tr -d - <<<"${name%_text}") ;;
     esac
     expect docs/reference/architectures.md "$reference" "$name" "$name"

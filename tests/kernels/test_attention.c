@@ -35,6 +35,7 @@ static const struct shape shapes[] = {
     {"window", 2, 2, 24, true, 17, 2, {150, 40}, {150, 40}, 1, 0},
     {"window, not causal", 1, 1, 24, false, 70, 1, {90}, {90}, 1, 0},
     {"window, not causal, many tiles", 2, 1, 64, false, 65, 2, {300, 70}, {300, 70}, 1, 0},
+    {"window of 2^31 - 1 tokens", 1, 1, 64, false, INT32_MAX, 1, {140}, {150}, 1, 0},
     {"window, not causal, width 128, dropout", 1, 1, 128, false, 5, 1, {140}, {140}, 1, 0.2f},
     {"window, not causal, other keys", 2, 2, 32, false, 9, 3, {30, 70, 1}, {200, 3, 80}, 1, 0},
     {"one query after a cache", 2, 1, 64, true, 0, 4, {1, 1, 1, 1}, {200, 1, 64, 65}, 1, 0},

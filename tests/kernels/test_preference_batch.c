@@ -222,7 +222,7 @@ static void test_losses(struct kernels *k, struct kernels *other, int64_t count)
     }
 }
 
-/* Two micro-batches; the second one continues at the beginning of the arrays. */
+/* Stores two micro-batches. The second one continues at the beginning of the arrays. */
 static void test_store(struct kernels *k)
 {
     const int32_t first[] = {0, 2, 3, 7, 8, 10, 14};

@@ -1,6 +1,6 @@
-/* Test of work of other libraries in CUDA graphs (device_queue_work), on the emulated runtime. The
- * work is a copy on another stream, as a collective of NCCL. The other rank is a model: it agrees,
- * or it refuses in some passes. */
+/* Tests work of other libraries in CUDA graphs (device_queue_work), on the emulated runtime. The
+ * work is a copy on another stream, in place of a collective of NCCL. The other rank is simulated:
+ * it agrees, or it refuses in some passes. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,7 +11,7 @@ enum { ROWS = 8, WIDTH = 8, COUNT = ROWS * WIDTH, TIMES = 9 };
 
 static struct device *gpu;
 
-/* Memory of a rank, its stream for communication, and the calls of the functions of its works. */
+/* Memory of a rank, its stream for communication, its work, and the numbers of calls. */
 static struct rank {
     struct kernels *k;
     float *x, *y, *z, *other;
@@ -22,7 +22,7 @@ static struct rank {
     int direct, captured, agreements, launched;
 } rank;
 
-/* ---- works ---- */
+/* ---- queued work ---- */
 
 static status queue_copy(void *user, const void *argument, bool captured)
 {

@@ -38,7 +38,7 @@ test_layouts() {
     done
     train_nccl four 4 parallel.tensor=2 parallel.zero_stage=2 $small
     compare_losses one four 1e-5
-    # One communicator only, so streams may execute late.
+    # There is only one communicator, so streams may execute late.
     SIMT_STREAMS=late train_nccl late 2 parallel.tensor=2 $small
     compare_losses two-tensor=2 late 0
 }
@@ -68,7 +68,7 @@ test_graphs() {
     fi
 }
 
-# In a graph, collectives run as late as possible. One communicator only.
+# In a graph, collectives run as late as possible. These layouts have only one communicator.
 test_late() {
     export SIMT_STREAMS=late
     compare_graphs tensor 2 parallel.tensor=2
@@ -130,8 +130,8 @@ test_fallback() {
     done
 }
 
-# A rank that fails while communicators have graphs: ncclCommAbort then does not return, and the job
-# still ends with the code of the error.
+# If a rank fails while communicators have graphs, ncclCommAbort does not return. The job still ends
+# with the code of the error.
 test_abort() {
     local launch
     for launch in 8 9 10; do

@@ -103,8 +103,8 @@ static status process_texts(struct batch_query *b)
     return STATUS_OK;
 }
 
-/* A row has a text and perhaps a second one. A line is a text, or two texts with a tab between
- * them. */
+/* Reads a row or a line. A row has one or two texts. A line is a text, or two texts with a tab
+ * between them. */
 static status visit_text(void *user, const char *line, size_t bytes, const char *second)
 {
     struct batch_query *b = user;

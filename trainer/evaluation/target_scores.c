@@ -260,8 +260,8 @@ static status score_group(struct run *r, bool *end)
     return STATUS_OK;
 }
 
-/* The ranks agree on errors and stops after each global batch, so that none runs ahead of the
- * others for longer than a deadline. */
+/* Scores all targets. The ranks agree on errors and stops after each global batch, so that no rank
+ * waits for the others longer than a deadline. */
 static status score_all(struct run *r, bool *stop)
 {
     const struct mesh *mesh = r->t->mesh;

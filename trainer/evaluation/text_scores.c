@@ -199,8 +199,8 @@ status text_scores_add(struct text_scores *s, const char *text, size_t bytes, co
 
 /* ---- values ---- */
 
-/* An order without a match counts as half as many matches as the previous such order, beginning
- * with 1/2 (smoothing "exp"). */
+/* Computes BLEU with the smoothing "exp". The first order without a match has 1/2 matches, and each
+ * further one has half as many as the one before. */
 static double compute_bleu(const double *sums)
 {
     double length = sums[SUM_LENGTH], reference = sums[SUM_REFERENCE_LENGTH];

@@ -28,7 +28,7 @@ struct key_range {
     int64_t first, end;
 };
 
-/* Returns the keys that a query sees. With a window, queries and keys are rows of one text. */
+/* Returns the keys that a query attends to. With a window, queries and keys are of one text. */
 static struct key_range get_visible_keys(const struct attention *a, int64_t query, int64_t keys)
 {
     int64_t window = a->window > 0 ? a->window : keys + query;
@@ -37,7 +37,7 @@ static struct key_range get_visible_keys(const struct attention *a, int64_t quer
     return (struct key_range){number_max(first, 0), number_min(end, keys)};
 }
 
-/* Computes the softmax of the scores of one query over the keys that it sees. */
+/* Computes the softmax of the scores of one query over the keys that it attends to. */
 static status compute_row(const struct attention *a, struct tensor queries, struct tensor keys,
                           int64_t head, int64_t query, double *scores, float *row)
 {

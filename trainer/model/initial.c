@@ -35,8 +35,8 @@ struct piece {
     int64_t row, end;
 };
 
-/* An element draws the same number on any rank and in any thread: the random index is its position
- * in the whole parameter. */
+/* Fills a piece with random numbers. The random index of an element is its position in the whole
+ * parameter, so the number is the same on any rank and in any thread. */
 static void fill_piece(void *item)
 {
     const struct piece *f = item;

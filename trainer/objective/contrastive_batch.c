@@ -80,7 +80,8 @@ status contrastive_batch_add(struct contrastive_batch *batch, struct tensor rows
     return contrastive_loss_pool(batch->kernels, &batch->pairs, rows, texts);
 }
 
-/* The vectors of other ranks are zeros, so the sum is exact. The pairs of a rank may have gaps. */
+/* Adds the vectors of all ranks. For each pair, only one rank has a vector other than zeros, so the
+ * sum is exact. The pairs of a rank may have gaps. */
 static status sum_units(struct comm *data, struct contrastive_batch *b)
 {
     return comm_sum_doubles(data, b->pairs.units, TEXTS_PER_PAIR * b->pairs.size * b->pairs.width);

@@ -1,9 +1,9 @@
 /* The pairs of a global batch for the contrastive loss (kernels/contrastive_loss.h): their memory,
  * and their exchange between the ranks.
  *
- * A global batch does not fit on the device at once. Therefore the first pass of the model collects
- * the vectors of all pairs. Then their gradients are computed. The second pass runs backward. The
- * host does not wait for the device.
+ * The activations of a global batch do not fit on the device at once, so a step has two passes. The
+ * first pass collects the vectors of all pairs, from which their gradients are computed. The second
+ * pass runs backward. The host does not wait for the device.
  *
  * Source    two passes: Gao et al. 2021, arXiv:2101.06983 */
 #pragma once

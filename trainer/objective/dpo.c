@@ -63,7 +63,7 @@ static struct preference_rows get_rows(const struct batch *batch, const struct o
     return r;
 }
 
-/* First run: computes the log-probabilities of the tokens. */
+/* Runs the classifier to compute the log-probabilities of the tokens. */
 static status compute_logps(struct kernels *k, const struct objective_input *in,
                             const struct preference_rows *r)
 {
@@ -77,7 +77,7 @@ static status compute_logps(struct kernels *k, const struct objective_input *in,
                           rows, in->lm_head.weight, r->targets, &c);
 }
 
-/* Second run: computes the gradients. */
+/* Runs the classifier again to compute the gradients. */
 static status compute_gradients(struct kernels *k, const struct objective_input *in,
                                 const struct preference_rows *r)
 {
@@ -121,7 +121,7 @@ static void set_pair(const struct batch *batch, const double *logps, int64_t i,
     }
 }
 
-/* The first pass of a loss of the whole batch. */
+/* Runs the first pass of a loss of the whole batch: stores the pairs of this micro-batch. */
 static status collect_pairs(struct kernels *k, const struct batch *batch,
                             const struct objective_input *in, const struct preference_rows *r)
 {
@@ -176,7 +176,8 @@ static status check_batch(const struct batch *batch, const struct objective_inpu
     return check_pairs(batch, whole->collected_pairs != NULL || whole->gradients != NULL);
 }
 
-/* The number of selected rows varies, so a separate segment of the graph has their launches. */
+/* Computes the loss of a micro-batch. The number of selected rows varies, so their launches are in
+ * a separate segment of the graph. */
 static status dpo_loss(struct kernels *k, const struct batch *batch,
                        const struct objective_input *in, bool gradient, double sums[OBJECTIVE_SUMS])
 {

@@ -50,7 +50,7 @@ static status report_pairs(struct kernels *k, const struct batch *batch,
     return result;
 }
 
-/* The first pass. */
+/* Runs the first pass: stores the vectors of this micro-batch. */
 static status collect_pairs(struct kernels *k, const struct batch *batch,
                             const struct objective_input *in, const struct contrastive_texts *texts)
 {
@@ -60,7 +60,7 @@ static status collect_pairs(struct kernels *k, const struct batch *batch,
     return in->sink != NULL ? report_pairs(k, batch, in, texts) : STATUS_OK;
 }
 
-/* The second pass. */
+/* Runs the second pass: adds the losses of this micro-batch, and computes its gradients. */
 static status add_losses(struct kernels *k, const struct objective_input *in,
                          const struct contrastive_texts *texts, bool gradient)
 {
@@ -97,8 +97,8 @@ static status check_batch(const struct batch *batch, const struct objective_inpu
     return STATUS_OK;
 }
 
-/* The position in the global batch differs between micro-batches, so a separate segment of the
- * graph has the launches that depend on it. */
+/* Computes the loss of a micro-batch. Its position in the global batch differs in each call. The
+ * launches that depend on the position are therefore in a separate segment of the graph. */
 static status embed_loss(struct kernels *k, const struct batch *batch,
                          const struct objective_input *in, bool gradient,
                          double sums[OBJECTIVE_SUMS])

@@ -58,7 +58,7 @@ status pair_exchange_count(struct pair_exchange *x, struct comm *data, bool comp
     return STATUS_OK;
 }
 
-/* Gathers the pairs with indices below the size, or those after the size, which wrap around. */
+/* Gathers the pairs of one part: those up to the end of the array, or those that wrap around. */
 static status gather_part(struct pair_exchange *x, struct comm *data, struct comm_range part,
                           void *pairs, size_t bytes)
 {

@@ -20,7 +20,7 @@ struct pair_exchange {
     struct comm_range *ranges;       /* [ranks] */
 };
 
-/* pair_exchange_create - allocate the numbers of `ranks` data-parallel ranks.
+/* pair_exchange_create - create an exchange of `size` pairs between `ranks` data-parallel ranks.
  *
  * Errors    STATUS_INTERNAL if memory is exhausted */
 status pair_exchange_create(int64_t size, int ranks, struct pair_exchange *out);
@@ -31,10 +31,10 @@ void pair_exchange_destroy(struct pair_exchange *x);
 /* pair_exchange_clear - remove all pairs. */
 void pair_exchange_clear(struct pair_exchange *x);
 
-/* pair_exchange_add - note that this rank stores the pairs with indices [first, first + count),
- * modulo the size.
+/* pair_exchange_add - record that this rank stores the pairs with indices [first, first + count),
+ * modulo the size. `consecutive`: they must follow the last ones, as pair_exchange_gather requires.
  *
- * Errors    STATUS_INTERNAL if they do not follow the last ones, and consecutive is set */
+ * Errors    STATUS_INTERNAL if they must follow the last ones and do not */
 status pair_exchange_add(struct pair_exchange *x, int64_t first, int64_t count, bool consecutive);
 
 /* pair_exchange_count - count the pairs of all ranks.

@@ -44,7 +44,7 @@ void pair_loss_destroy(struct pair_loss_batch *batch)
     *batch = (struct pair_loss_batch){0};
 }
 
-/* The sums of the ranks on CPUs need zeros. */
+/* Removes all pairs. On a CPU they become zeros, which sum_pairs needs. */
 status pair_loss_clear(struct pair_loss_batch *batch)
 {
     struct kernels *k = batch->kernels;

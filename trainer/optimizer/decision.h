@@ -2,9 +2,9 @@
  *
  * The host does not wait for the sums before it queues the update. Kernels add the sums of the
  * micro-batches and of the ranks, and compute the factor of the gradients (kernels/control.h). The
- * host reads the results of a step while the device computes the next one. A step with a loss or a
- * gradient that is not finite updates nothing, and neither does any step after it. After
- * decision_set_averages, a spike updates nothing, but later steps do.
+ * host reads the results of a step while the device computes the next one. If a loss or a gradient
+ * is not finite, this step and all later ones update nothing. After decision_set_averages, a spike
+ * updates nothing either, but later steps update the weights again.
  *
  * All sums have the bits of a step on the host: they are added in the same order, and the squares
  * are added exactly. */
@@ -83,8 +83,8 @@ status decision_begin(struct decision *d, int64_t number);
  * Order     collective */
 status decision_queue(struct decision *d);
 
-/* decision_record - queue the end of the results of step `number`, after decision_queue. The update
- * may be queued next. */
+/* decision_record - queue the copy of the results of step `number` to the host, after
+ * decision_queue. The update may be queued next. */
 status decision_record(struct decision *d, int64_t number);
 
 /* decision_wait - wait for the results of step `number`, the oldest one that is queued. Copies that

@@ -75,7 +75,7 @@ int64_t generated_outputs_bytes(const struct recipe *r, const struct model_confi
     return most;
 }
 
-/* Called before each token: the limit of the phase applies to a token, not to the text. */
+/* Restarts the limit of the phase before each token: the limit is for a token, not for a text. */
 static bool renew_phase(void)
 {
     watchdog_renew();

@@ -63,8 +63,8 @@ static status limit_start(const struct job *job)
     return watchdog_set_startup_limit(extended ? current : limit);
 }
 
-/* Settings of the model that the recipe leaves open come from the checkpoint that the run resumes
- * from, else from model.init_from. */
+/* Reads the recipe. Settings of the model that it leaves open come from the checkpoint from which
+ * the run resumes, else from model.init_from. */
 static status read_recipe(const struct job_options *options, struct job *job)
 {
     const struct initial_model_request request = {
@@ -119,7 +119,7 @@ static void remove_new_folder(const struct job *job)
     }
 }
 
-/* Called after the run folder is locked, so that the log of another job is not touched. */
+/* Opens log.txt. The run folder is already locked, so the file belongs to no other job. */
 static status open_log(const struct job *job)
 {
     char path[FILE_PATH_BYTES];
@@ -301,7 +301,7 @@ static status create_step(struct job *job)
 
 /* ---- start and stop ---- */
 
-/* The run continues, so its final weights are no longer the newest: rename them. */
+/* Renames the final weights of a run that continues: they are no longer the newest ones. */
 static status rename_final(const struct job *job)
 {
     char final[FILE_PATH_BYTES], old[FILE_PATH_BYTES];

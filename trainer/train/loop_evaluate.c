@@ -67,7 +67,7 @@ static status poll_stop(void *user, bool *stop)
     return STATUS_OK;
 }
 
-/* Called before each token: the limit of a long phase applies to a token, not to all texts. */
+/* Restarts the limit of the phase before each token, and returns whether the run must stop. */
 static bool is_stop_requested(void)
 {
     watchdog_renew();

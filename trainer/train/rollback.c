@@ -31,7 +31,7 @@ static void add_region(struct rollback *r, void *data, int64_t elements, size_t 
     }
 }
 
-/* Trained parameters come first in the flat buffers. Frozen ones never change. */
+/* Lists the memory to copy: the trained parameters, which come first in the flat buffers. */
 static void list_regions(struct rollback *r, const struct model *m,
                          const struct sharded_optimizer *optimizer)
 {

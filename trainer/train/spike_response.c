@@ -48,7 +48,8 @@ static status count_spike(struct job *job, const struct spike_event *e)
     return STATUS_OK;
 }
 
-/* A run in which each spike is followed by another would fill the terminal with warnings. */
+/* Logs a spike, unless it directly follows another one, or the session has reached the limit of
+ * warnings. A run with many spikes would otherwise fill the terminal. */
 static void log_spike(struct spike_response *response, const struct spike_event *e)
 {
     char text[SPIKE_TEXT_BYTES];
@@ -74,7 +75,7 @@ static status skip_update(struct job *job, struct spike_event *e)
     return STATUS_OK;
 }
 
-/* The averages return to the copy too, so that they do not contain the abandoned steps. */
+/* Sets the counters and the averages to those of the copy, without the abandoned steps. */
 static void rewind_counters(const struct spike_response *response, struct job *job, int64_t samples)
 {
     struct checkpoint_spikes spikes = job->state.spikes;

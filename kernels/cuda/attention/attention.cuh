@@ -184,7 +184,7 @@ static inline attention_task<T> make_attention_task(struct tensor q, struct tens
     t.all_heads = a->all_heads > 0 ? a->all_heads : a->heads;
     t.group = a->heads / a->kv_heads;
     t.width = a->head_width;
-    t.window = a->window;
+    t.window = number_min(a->window, a->longest_q + a->longest_k); /* an int in the kernels */
     t.longest_k = a->longest_k;
     t.causal = a->causal;
     t.scale = a->scale;

@@ -12,16 +12,17 @@
  *           are the shortest, so that all blocks end at almost the same time. In the opposite order
  *           of the keys, a few blocks would process the longest items at the end.
  * Items     A multiprocessor has one block, which processes items until the tickets end. Warp 0 of
- *           the producer takes a ticket when it has copied all tiles of the item before, and passes
+ *           the producer takes a ticket when it has copied all tiles of the item before. It passes
  *           the item to the other warps in a ring of two slots. The values and keys of items are in
- *           a ring of four tiles if D = 64, else of three. With three tiles, keys are copied to the
- *           tile of the values of the item before, after its last step has used them. A consumer
- *           continues with the next item without a break: in the last step of an item it issues
- *           the first scores of the next one. The first step of the next one computes the last dq.
+ *           a ring of four tiles if D = 64, else of three. With three tiles, the keys of an item
+ *           take the place of the values of the item before, after its last step has used them. A
+ *           consumer continues with the next item without a break. In the last step of an item it
+ *           issues the first scores of the next item. In the first step of the next item it
+ *           computes the last dq of this one.
  * Producer  Warp 0 copies tiles by TMA into rings of two stages. Warp 1 loads lse and delta. Warp 2
- *           waits for turns, adds dq to the sums by TMA, and passes the turns to the next blocks,
- *           so that waits, additions and fences of a step run while the consumers compute the next
- *           one. The consumers and warp 2 share one tile of dq in shared memory.
+ *           waits for turns, adds dq to the sums by TMA, and passes the turns to the next blocks.
+ *           It does this for a step while the consumers compute the next step. The consumers and
+ *           warp 2 share one tile of dq in shared memory.
  * Barriers  In each step warp 2 completes dq_ready: the tile is free or, if the block is the last
  *           to add, contains the sum. Then the consumers write or read it and arrive at DQ_DONE.
  *           Warp 2 completes dq_ready only after DQ_DONE of the step before, and the consumers

@@ -158,8 +158,8 @@ struct gemm_check_changes {
 status gemm_check_fill_input(struct kernels *k, const struct cuda_gemm *p, const float *expected,
                              struct gemm_check_changes *changes, bool *filled);
 
-/* gemm_check_fill_epilogue - replace the operands of the epilogue by numbers of which each one
- * changes the results. A bias is often zero at the first step.
+/* gemm_check_fill_epilogue - replace the operands of the epilogue by numbers. Each number changes
+ * the results. A bias is often zero at the first step, which would hide errors.
  *
  * p->bias becomes another vector, as large as the results and with the same alignment. Rows of
  * p->aux are filled if it is the input of a derivative. Without memory for the vector, p->bias

@@ -32,7 +32,8 @@ static void test_gather(struct comm *world, struct pair_exchange *x, int64_t beg
     }
 }
 
-/* One rank has no pairs, pairs are not consecutive, or a batch is incomplete. */
+/* Tests a rank that reports missing pairs, pairs that are not consecutive, and an incomplete batch
+ * that does not begin with pair 0. */
 static void test_errors(struct comm *world, struct pair_exchange *x)
 {
     bool failed = false, is_last = comm_rank(world) == comm_size(world) - 1;

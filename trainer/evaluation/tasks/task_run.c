@@ -75,8 +75,8 @@ static size_t strip_end(const char *text, size_t bytes)
     return end;
 }
 
-/* Encodes a text, of which the first `context` bytes are the context. The context alone, without
- * the white space at its end, gives a number of tokens. The tokens after this number are scored. */
+/* Encodes a text. Its first `context` bytes are the context. The context alone, without the white
+ * space at its end, gives a number of tokens. The tokens after this number are scored. */
 static status encode_pair(const struct tokenizer *t, struct text whole, size_t context,
                           struct token_list *ids, int64_t *scored)
 {
@@ -354,7 +354,7 @@ static void clear_batch(struct batch *b)
 
 /* ---- all documents ---- */
 
-/* Runs a batch of documents, of which generate_until generates the outputs together. */
+/* Runs a batch of documents. generate_until generates their outputs together. */
 static status run_batch(const struct run *r, int64_t first, int64_t stride, int64_t end)
 {
     struct batch b = {0};
@@ -371,8 +371,8 @@ static status run_batch(const struct run *r, int64_t first, int64_t stride, int6
     return result;
 }
 
-/* The ranks agree on errors and stops after each batch, so that none runs ahead of the others for
- * longer than a deadline. */
+/* Runs all documents. The ranks agree on errors and stops after each batch, so that no rank waits
+ * for the others longer than a deadline. */
 static status run_documents(const struct run *r, bool *stop)
 {
     const struct mesh *mesh = r->m->mesh;

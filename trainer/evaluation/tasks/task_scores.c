@@ -335,7 +335,8 @@ static struct task_result compute_mean(const struct task_scores *s, int column)
                                 .standard_error = n > 1 ? sqrt(squares / (n - 1)) / sqrt(n) : NAN};
 }
 
-/* Sum of column 0 divided by the sum of another column, with the error of the ratio estimator. */
+/* Returns the sum of column 0 divided by the sum of another column, with the error of the ratio
+ * estimator. */
 static struct task_result compute_ratio(const struct task_scores *s, int column)
 {
     double sum = 0, weights = 0, squares = 0, n = (double)s->documents;

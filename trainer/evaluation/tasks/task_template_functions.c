@@ -124,7 +124,8 @@ static status call_rstrip(json_t *const *operands, int count, json_t **out)
 
 /* ---- case ---- */
 
-/* upper: the characters in upper case. 0: none, 1: the first one, 2: all. */
+/* Changes the case of a text. upper: the characters in upper case; 0: none, 1: the first one, 2:
+ * all. */
 static status change_case(const json_t *value, int upper, json_t **out)
 {
     struct view v;
@@ -255,7 +256,7 @@ static status call_endswith(json_t *const *operands, int count, json_t **out)
 
 /* ---- lists ---- */
 
-/* The position of a value in a list, or of a character or a part in a text. */
+/* Finds the position of a value in a list, or of a character or a part in a text. */
 static status call_index(json_t *const *operands, int count, json_t **out)
 {
     (void)count;

@@ -34,7 +34,7 @@ static bool read_manifest_text(const char *folder, char **text, size_t *bytes, c
     return true;
 }
 
-/* Lack of memory does not mean that the folder is damaged, so it ends the job. */
+/* Ends the job if memory was missing: the folder is then not verified, and may be undamaged. */
 static status require_memory(struct comm *world, const char *folder, bool good, const char *reason)
 {
     if (good || !manifest_lacks_memory(reason)) {

@@ -8,8 +8,8 @@
 #include "base/memory.h"
 #include "base/number.h"
 
-/* Finalizer of splitmix64 (Steele, Lea, Flood 2014). Each input bit affects about half of the
- * output bits. */
+/* Returns the finalizer of splitmix64 (Steele, Lea, Flood 2014). Each input bit affects about half
+ * of the output bits. */
 static uint64_t mix_bits(uint64_t x)
 {
     x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);

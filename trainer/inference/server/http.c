@@ -431,7 +431,7 @@ static enum MHD_Result handle_request(void *user, struct MHD_Connection *c, cons
     return x->kind >= 0 ? submit_body(x, c) : find_route(path)->reply(s, c);
 }
 
-/* Called when a response is complete or the connection is lost. */
+/* Ends an exchange when its response is complete or its connection is lost. */
 static void end_exchange(void *user, struct MHD_Connection *c, void **state,
                          enum MHD_RequestTerminationCode code)
 {

@@ -53,7 +53,7 @@ status loss_readback_queue_sums(struct loss_readback *r, struct kernels *k, doub
  * loss_readback_discard, also of those that loss_readback_next has returned. */
 struct loss_samples loss_readback_samples(const struct loss_readback *r);
 
-/* loss_readback_discard - remove all slots without reading them, and forget their samples. */
+/* loss_readback_discard - remove all slots and their samples without reading them. */
 void loss_readback_discard(struct loss_readback *r);
 
 /* loss_readback_begin_copy - queue the copy of the device sums to the host. */

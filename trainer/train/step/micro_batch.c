@@ -30,7 +30,7 @@ static void set_phase(const struct micro_batch_context *c, const struct micro_ba
     }
 }
 
-/* The weights of the previous step may still be in transit; forward waits for each layer's. */
+/* Waits until the weights below `end` have been gathered after the update of the previous step. */
 static status wait_for_weights(void *user, int64_t end)
 {
     return sharded_optimizer_wait_until(user, end);

@@ -595,8 +595,8 @@ static struct optimizer_slice get_slice(const struct sharded_optimizer *sharded,
     return slice;
 }
 
-/* The first half of LAMB: updates the moments and computes the trust ratios of whole tensors, of
- * which each rank holds a part. */
+/* Runs the first half of LAMB: updates the moments, and computes the trust ratios of whole tensors.
+ * Each rank holds a part of a tensor. */
 static status compute_trust_ratios(struct sharded_optimizer *sharded, int64_t step, double scale)
 {
     int count = 0;
@@ -628,7 +628,8 @@ static status compute_trust_ratios(struct sharded_optimizer *sharded, int64_t st
     return result;
 }
 
-/* Every rank needs all vectors in f32. One rank owns each element, the others add zero. */
+/* Gathers all vectors in f32 on every rank, as a sum: the rank that owns an element adds its value,
+ * and the others add zero. */
 static status gather_vectors(struct sharded_optimizer *sharded)
 {
     int64_t elements = 0;

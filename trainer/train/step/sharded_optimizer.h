@@ -2,11 +2,11 @@
  * that this rank owns, and the all-gather of the updated weights.
  *
  * ZeRO (Rajbhandari et al. 2020, arXiv:1910.02054) over the data-parallel group:
- * stage 0  every rank holds all reduced gradients and updates all weights;
- * stage 1  every rank holds the reduced gradients and the moments of its shards of the buckets, and
- *          the updated weights are gathered;
- * stage 2 in addition, the gradients of a layer are allocated only during its backward pass
- * (bucket.h).
+ *
+ *   stage 0  Every rank holds all reduced gradients and updates all weights.
+ *   stage 1  Every rank holds the reduced gradients and the moments of its shards of the buckets.
+ *            The updated weights are gathered.
+ *   stage 2  In addition, the gradients of a layer exist only during its backward pass (bucket.h).
  *
  * All stages add the same values in the same order and produce the same bits. The exception is
  * gradient accumulation at stage 2, which reduces over ranks first. With reproducible sums

@@ -55,7 +55,7 @@ static int64_t count_scattered_elements(const struct bucket_segment *segment,
     return segment->count - bucket_owned_elems(&one, plan->ranks, 0);
 }
 
-/* Whether the f32 weights are sharded, and each rank has all weights in bf16. */
+/* Returns whether the f32 weights are sharded. Each rank then has all weights in bf16. */
 static bool releases_weights(const struct sharded_optimizer_plan *plan)
 {
     return plan->stage > 0 && plan->bf16;

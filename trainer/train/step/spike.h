@@ -11,8 +11,8 @@
  *           this deviation is sqrt(pi) / 2 times the mean absolute change. The changes contain the
  *           noise of the loss. They do not contain its decrease, which is fast at first.
  *           0.02 is a deviation of 2 %. It prevents large scores if the loss is very even.
- *           `predictions` is the number of terms of which the loss is the mean, such as tokens or
- *           labeled rows. One row of a small batch can change the mean by 1 / sqrt(predictions).
+ *           The loss is the mean of `predictions` terms, such as tokens or labeled rows. One row of
+ *           a small batch can change the mean by 1 / sqrt(predictions).
  *           A loss below 1 has heavier tails than its logarithm shows. The score of the loss is
  *           therefore at most (loss - exp(mean)) sqrt(predictions).
  * Spike     a step is a spike if a score exceeds 6, or if a value is not finite. The first 64
@@ -38,7 +38,7 @@
 
 /* spike_observe - compute the scores of a step and add its values to the averages.
  *
- * Units     predictions: number of terms of which the loss is the mean */
+ * Units     predictions: the loss is the mean of this number of terms */
 struct spike_score spike_observe(struct checkpoint_spikes *spikes, double loss,
                                  double gradient_norm, double predictions);
 

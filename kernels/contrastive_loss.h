@@ -48,7 +48,7 @@ struct contrastive_pairs {
     int64_t size, width; /* S pairs of a full batch; C */
     double *units;       /* f64 [S, 2, C] unit vectors */
     double *lengths;     /* f64 [S, 2] max(|m|, 1e-12) */
-    double *gradients;   /* f64 [S, 2, C] of the sum of all losses, of the unit vectors */
+    double *gradients;   /* f64 [S, 2, C] of the sum of all losses, for the unit vectors */
     double *results;     /* f64 [S, CONTRASTIVE_RESULTS] */
     double *scores;      /* f64 [score_rows, S] scratch memory; not used on the CPU */
     int64_t score_rows;  /* > 0 on a GPU */

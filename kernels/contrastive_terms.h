@@ -30,7 +30,8 @@ HOST_DEVICE_INLINE double contrastive_length(double squares)
     return fmax(sqrt(squares), 1e-12);
 }
 
-/* The scores of one first text that have been added. sum: of exp(score - largest). */
+/* A summary of the scores of one first text. sum is the sum of exp(score - largest), and own is the
+ * score of the second text of the same pair. */
 struct contrastive_scores {
     double largest, sum, own;
     int64_t best; /* second text with the largest score; the first one of several */

@@ -4,7 +4,10 @@
  *                               gradient_i = w (exp(x_i - m) / sum - [i = t])
  *   square:                     loss = d^2, gradient = 2 d, d = x - target
  *   pair:                       loss = log1p(exp(-|d|)) + max(-d, 0) + center (c + r)^2, d = c - r
- *                               gradients -s(-d) + 2 center (c + r), s(-d) + 2 center (c + r) */
+ *                               gradients -s(-d) + 2 center (c + r), s(-d) + 2 center (c + r)
+ *
+ * w is the weight, and s is the logistic function. [i = t] is 1 if i = t, and else 0. c and r are
+ * the outputs of the chosen and of the rejected response. */
 #pragma once
 
 #include "kernels/head_loss.h"

@@ -3,9 +3,9 @@
  *
  * A C file and a CUDA file may include these headers in any order, outside of extern "C".
  *
- * Numerics  a C file that includes these headers is compiled once, with -ffp-contract=off, so that
- *           the compiler fuses no product with a sum. nvcc fuses them, except the products of
- *           host_device_multiply */
+ * Numerics  a C file that includes these headers is compiled for one instruction set only, with
+ *           -ffp-contract=off. The compiler therefore fuses no product with a sum. nvcc fuses
+ *           products with sums, except the products of host_device_multiply */
 #pragma once
 
 #include <math.h>

@@ -257,7 +257,7 @@ preference_get_gradient(const struct preference_rows *r, const struct preference
     return g;
 }
 
-/* The terms of a pair in the sums. preference_pair_sum returns the sum of each term. */
+/* The terms that a pair adds to the sums. preference_pair_sum returns the sum for each term. */
 enum { PREFERENCE_PAIR_TERMS = 7 };
 
 struct preference_pair_terms {

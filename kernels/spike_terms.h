@@ -4,8 +4,8 @@
 #include "kernels/host_device.h"
 #include "kernels/spike_score.h"
 
-/* SPIKE_OBSERVED_MIN: number of first values, which have a score of 0. SPIKE_MEAN_STEPS,
- * SPIKE_CHANGE_STEPS: number of values in the averages. */
+/* The first SPIKE_OBSERVED_MIN values have a score of 0. The averages cover about SPIKE_MEAN_STEPS
+ * and SPIKE_CHANGE_STEPS values. */
 enum { SPIKE_OBSERVED_MIN = 64, SPIKE_MEAN_STEPS = 16, SPIKE_CHANGE_STEPS = 64 };
 
 /* spike_get_weight - return the weight of value number `count` in an average over about `steps`

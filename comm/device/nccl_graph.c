@@ -66,7 +66,7 @@ static status queue_wait(void *state, const void *argument, bool captured)
                     : nccl_waits_queue(s, done);
 }
 
-/* The vote of a rank, after this number of collectives in graph regions. */
+/* The vote of a rank, and the number of collectives that it has started in graph regions. */
 struct vote {
     uint64_t collectives, agrees;
 };

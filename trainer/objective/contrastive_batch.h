@@ -14,7 +14,7 @@
 #include "trainer/objective/pair_exchange.h"
 
 struct contrastive_batch {
-    struct contrastive_pairs pairs; /* a missing pair is not initialized, or zeros on a CPU */
+    struct contrastive_pairs pairs; /* missing pairs are zero on a CPU, not initialized on a GPU */
     struct pair_exchange exchange;
     struct kernels *kernels;
     void *memory; /* of all arrays */

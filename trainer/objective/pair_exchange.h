@@ -32,9 +32,10 @@ void pair_exchange_destroy(struct pair_exchange *x);
 void pair_exchange_clear(struct pair_exchange *x);
 
 /* pair_exchange_add - record that this rank stores the pairs with indices [first, first + count),
- * modulo the size. `consecutive`: they must follow the last ones, as pair_exchange_gather requires.
+ * modulo the size. If `consecutive` is true, the pairs must follow those of the previous call.
+ * pair_exchange_gather needs consecutive pairs.
  *
- * Errors    STATUS_INTERNAL if they must follow the last ones and do not */
+ * Errors    STATUS_INTERNAL if `consecutive` is true and the pairs do not follow */
 status pair_exchange_add(struct pair_exchange *x, int64_t first, int64_t count, bool consecutive);
 
 /* pair_exchange_count - count the pairs of all ranks.

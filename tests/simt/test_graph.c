@@ -7,8 +7,9 @@
 
 #include "kernels/cuda/cuda.h"
 #include "tests/check.h"
+#include "tests/simt/small_kernels.h"
 
-enum { ROWS = 8, WIDTH = 8, COUNT = ROWS * WIDTH, TIMES = 8, KEYS = 20 };
+enum { TIMES = 8, KEYS = 20 };
 
 static struct device *gpu;
 
@@ -17,13 +18,6 @@ struct memory {
     struct kernels *k;
     float *weights, *moments[2], *gradient, *x, *y;
 };
-
-static float *allocate_on_gpu(void)
-{
-    void *memory = NULL;
-    CHECK_OK(device_allocate(gpu, COUNT * sizeof(float), "a test", &memory));
-    return memory;
-}
 
 static void fill_array(const struct memory *m, float *to, int seed)
 {
@@ -36,20 +30,11 @@ static void fill_array(const struct memory *m, float *to, int seed)
 
 static void memory_create(struct memory *m, bool graphs)
 {
-    const struct kernels_limits limits = {.rows = ROWS,
-                                          .width = WIDTH,
-                                          .inner = WIDTH,
-                                          .heads = 1,
-                                          .head_width = WIDTH,
-                                          .sequence = ROWS,
-                                          .vocabulary = WIDTH,
-                                          .training = true};
     *m = (struct memory){0};
-    CHECK_OK(kernels_create(gpu, DTYPE_F32, 1, &limits, &m->k));
-    kernels_graphs_enable(m->k, graphs);
+    m->k = create_small_kernels(gpu, graphs);
     float **all[] = {&m->weights, &m->moments[0], &m->moments[1], &m->gradient, &m->x, &m->y};
     for (int i = 0; i < 6; i++) {
-        *all[i] = allocate_on_gpu();
+        *all[i] = allocate_floats(gpu);
     }
     fill_array(m, m->weights, 1);
     fill_array(m, m->x, 2);

@@ -6,8 +6,9 @@
 
 #include "kernels/cuda/cuda.h"
 #include "tests/check.h"
+#include "tests/simt/small_kernels.h"
 
-enum { ROWS = 8, WIDTH = 8, COUNT = ROWS * WIDTH, TIMES = 9 };
+enum { TIMES = 9 };
 
 static struct device *gpu;
 
@@ -60,33 +61,17 @@ static status count_launch(void *user)
 
 /* ---- a rank ---- */
 
-static float *allocate_on_gpu(void)
-{
-    void *memory = NULL;
-    CHECK_OK(device_allocate(gpu, COUNT * sizeof(float), "a test", &memory));
-    return memory;
-}
-
 static void rank_create(bool graphs)
 {
-    const struct kernels_limits limits = {.rows = ROWS,
-                                          .width = WIDTH,
-                                          .inner = WIDTH,
-                                          .heads = 1,
-                                          .head_width = WIDTH,
-                                          .sequence = ROWS,
-                                          .vocabulary = WIDTH,
-                                          .training = true};
     float host[COUNT];
     rank = (struct rank){.peer_agrees = true};
     rank.start = (struct device_work){queue_copy, agree, count_launch, &rank, 1};
     rank.wait = (struct device_work){queue_wait, agree, count_launch, &rank, -1};
-    CHECK_OK(kernels_create(gpu, DTYPE_F32, 1, &limits, &rank.k));
-    kernels_graphs_enable(rank.k, graphs);
-    rank.x = allocate_on_gpu();
-    rank.y = allocate_on_gpu();
-    rank.z = allocate_on_gpu();
-    rank.other = allocate_on_gpu();
+    rank.k = create_small_kernels(gpu, graphs);
+    rank.x = allocate_floats(gpu);
+    rank.y = allocate_floats(gpu);
+    rank.z = allocate_floats(gpu);
+    rank.other = allocate_floats(gpu);
     for (int i = 0; i < COUNT; i++) {
         host[i] = (float)(i % 13) / 8;
     }

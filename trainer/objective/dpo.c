@@ -159,11 +159,7 @@ static status check_pairs(const struct batch *batch, bool needs_samples)
                 batch->segments ==
                     batch->sequences * (pairs->shared_prefix_offsets == NULL ? RESPONSES : 1),
             STATUS_INTERNAL, "objective dpo needs preference pairs and the lists of their targets");
-    for (int64_t i = 0; i < batch->sequences && needs_samples; i++) {
-        REQUIRE(batch->samples != NULL && batch->samples[i] == batch->samples[0] + i,
-                STATUS_INTERNAL, "objective dpo needs pairs with consecutive sample numbers");
-    }
-    return STATUS_OK;
+    return needs_samples ? objective_check_samples(batch, "dpo") : STATUS_OK;
 }
 
 static status check_batch(const struct batch *batch, const struct objective_input *in)

@@ -94,7 +94,9 @@ static status check_batch(const struct batch *batch, const struct objective_inpu
             STATUS_INTERNAL, "objective embed needs a batch of text pairs");
     REQUIRE(in->whole_batch.contrastive != NULL, STATUS_INTERNAL,
             "objective embed needs memory for the pairs of the global batch");
-    return STATUS_OK;
+    return in->whole_batch.contrastive_phase == CONTRASTIVE_ALONE
+               ? STATUS_OK
+               : objective_check_samples(batch, "embed");
 }
 
 /* Computes the loss of a micro-batch. Its position in the global batch differs in each call. The

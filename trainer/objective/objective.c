@@ -62,6 +62,16 @@ status objective_set_row_scale(const struct objective_input *in, int64_t rows, d
     return objective_upload(in, in->scratch.row_scales, (size_t)rows * sizeof *scales);
 }
 
+status objective_check_samples(const struct batch *batch, const char *objective)
+{
+    for (int64_t i = 0; i < batch->sequences; i++) {
+        REQUIRE(batch->samples != NULL && batch->samples[i] == batch->samples[0] + i,
+                STATUS_INTERNAL, "objective %s needs pairs with consecutive sample numbers",
+                objective);
+    }
+    return STATUS_OK;
+}
+
 double objective_mean(const double sums[OBJECTIVE_SUMS], const struct objective_metric *m)
 {
     return sums[m->count] > 0 ? sums[m->sum] / sums[m->count] : 0;

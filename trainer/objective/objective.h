@@ -168,6 +168,12 @@ status objective_loss_stats(struct kernels *k, const struct objective_input *in,
 /* objective_set_row_scale - set in->scratch.row_scales of `rows` rows to one weight. */
 status objective_set_row_scale(const struct objective_input *in, int64_t rows, double weight);
 
+/* objective_check_samples - check that a batch has consecutive sample numbers. The positions of its
+ * examples in the global batch depend on them.
+ *
+ * Errors    STATUS_INTERNAL with the name of the objective */
+status objective_check_samples(const struct batch *batch, const char *objective);
+
 /* objective_mean - return the value of a metric; 0 if its count is 0. */
 double objective_mean(const double sums[OBJECTIVE_SUMS], const struct objective_metric *m);
 

@@ -325,6 +325,12 @@ static void run_step(struct head_case *t)
     CHECK(sqrt(t->squared_error / t->squared_size) <= tolerance);
     visit_values(t, true, sums[OBJECTIVE_COUNT]);
     printf("loss %.6f\n", loss);
+    if (t->pairs.memory != NULL) {
+        views.whole_batch.contrastive_phase = CONTRASTIVE_COLLECTING;
+        t->samples[b->sequences - 1]++;
+        CHECK_FAILS(t->kind->objective->loss(t->kernels, b, &views, true, sums), STATUS_INTERNAL,
+                    "embed needs pairs with consecutive sample numbers");
+    }
 }
 
 /* The settings of peft in scripts/reference/reference_heads.py. */

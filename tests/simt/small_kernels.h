@@ -1,4 +1,4 @@
-/* A context and memory of small size on the emulated GPU, for the tests of graphs. */
+/* The tests of graphs use this small context and memory on the emulated GPU. */
 #pragma once
 
 #include "kernels/kernels.h"

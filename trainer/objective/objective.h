@@ -168,8 +168,8 @@ status objective_loss_stats(struct kernels *k, const struct objective_input *in,
 /* objective_set_row_scale - set in->scratch.row_scales of `rows` rows to one weight. */
 status objective_set_row_scale(const struct objective_input *in, int64_t rows, double weight);
 
-/* objective_check_samples - check that a batch has consecutive sample numbers. The positions of its
- * examples in the global batch depend on them.
+/* objective_check_samples - check that the sample numbers of a batch are consecutive. The first
+ * number then gives the position of each example in the global batch.
  *
  * Errors    STATUS_INTERNAL with the name of the objective */
 status objective_check_samples(const struct batch *batch, const char *objective);

@@ -7,6 +7,7 @@
 
 #include "base/number.h"
 #include "kernels/cpu/gemm/divisions.h"
+#include "kernels/cpu/gemm/panels.h"
 #include "kernels/cpu/gemm/plans.h"
 
 #include <inttypes.h>
@@ -32,6 +33,8 @@ static int64_t get_copy_stride(struct matmul_block unit)
     return unit.columns + GAP;
 }
 
+enum { HUGE_PAGE_BYTES = 2 << 20 };
+
 size_t matmul_library_bytes(enum dtype dtype, int threads, const struct kernels_limits *limits)
 {
     /* Measured at widths of 128 to 768. A call packs panels for a block of 384 (bf16: 512) of the
@@ -45,6 +48,9 @@ size_t matmul_library_bytes(enum dtype dtype, int threads, const struct kernels_
     int64_t longest = number_max(limits->inner, limits->width);
     size_t copies = (size_t)((rows + longest) * GRID_UNIT_COLUMNS) * dtype_bytes(dtype);
     copies = threads <= 2 ? 0 : copies < MATMUL_COPIES_BYTES ? copies : MATMUL_COPIES_BYTES;
+    if (dtype == DTYPE_BF16 && plans_find_panels() != NULL) {
+        copies = (size_t)number_max((int64_t)panels_library_bytes(limits), HUGE_PAGE_BYTES);
+    }
     return (size_t)threads * (sums + copies + BUFFERS * (size_t)panels * dtype_bytes(dtype)) +
            divisions_bytes(threads, limits);
 }
@@ -388,6 +394,22 @@ static int run_block(struct matmul *m, const struct matmul_call *call,
     return result;
 }
 
+/* Runs a GEMM with AMX. Memory of at least one huge page has fewer misses of the TLB. */
+static status run_panels(struct matmul *m, const struct panels *panels,
+                         const struct matmul_call *call, const struct grid *g, int threads)
+{
+    size_t bytes = panels->bytes(call, g->unit_rows, g->unit_columns);
+    TRY(plans_reserve_copies(m, bytes < HUGE_PAGE_BYTES ? HUGE_PAGE_BYTES : bytes));
+    int64_t units = grid_units(g);
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (int64_t i = 0; i < units; i++) {
+        struct matmul_block unit = grid_block(g, &call->c, i);
+        unit.thread = omp_get_thread_num();
+        panels->run(call, unit, plans_copy_memory(m, unit.thread));
+    }
+    return STATUS_OK;
+}
+
 status matmul_run_grid(struct matmul *m, const struct matmul_call *call, const struct grid *g,
                        int threads)
 {
@@ -425,12 +447,18 @@ status matmul_run(struct kernels *k, const struct matmul_call *call)
     if (call->c.rows == 0 || call->c.columns == 0 || matmul_inner_size(call) == 0) {
         return STATUS_OK;
     }
+    const struct panels *panels = call->a.dtype == DTYPE_BF16 ? plans_panels(m) : NULL;
     struct grid g;
-    TRY(divisions_choose(plans_divisions(m), m, call, k->threads, &g));
+    if (panels != NULL) {
+        g = panels->divide(call, k->threads);
+    } else {
+        TRY(divisions_choose(plans_divisions(m), m, call, k->threads, &g));
+    }
     if (k->profiling) {
         record_work(k, call, &g);
     }
-    return matmul_run_grid(m, call, &g, k->threads);
+    return panels != NULL ? run_panels(m, panels, call, &g, k->threads)
+                          : matmul_run_grid(m, call, &g, k->threads);
 }
 
 status matmul_run_unsplit(struct kernels *k, const struct matmul_call *call)

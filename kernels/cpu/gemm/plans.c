@@ -6,6 +6,7 @@
 
 #include "base/memory.h"
 #include "kernels/cpu/gemm/divisions.h"
+#include "kernels/cpu/gemm/panels.h"
 
 #include <omp.h>
 #include <oneapi/dnnl/dnnl.h>
@@ -137,7 +138,14 @@ struct matmul {
     struct plan plan[PLANS];
     uint16_t slot[SLOTS];
     struct divisions divisions;
+    const struct panels *panels; /* NULL: oneDNN computes all GEMMs */
 };
+
+const struct panels *plans_find_panels(void)
+{
+    const dnnl_cpu_isa_t amx = dnnl_cpu_isa_avx512_core_amx;
+    return (dnnl_get_effective_cpu_isa() & amx) == amx ? panels_find() : NULL;
+}
 
 status matmul_create(struct kernels *k, struct matmul **out)
 {
@@ -146,6 +154,7 @@ status matmul_create(struct kernels *k, struct matmul **out)
     status result = STATUS_OK;
     m->device = k->device;
     m->threads = k->threads;
+    m->panels = plans_find_panels();
     TRY_GOTO(result, fail, ALLOCATE(m->states, m->threads, "the states of the threads"));
     TRY_DNNL(result, fail, dnnl_engine_create(&m->engine, dnnl_cpu, 0));
     for (int i = 0; i < m->threads; i++) {
@@ -518,6 +527,11 @@ status plans_reserve_copies(struct matmul *m, size_t bytes)
 void *plans_copy_memory(const struct matmul *m, int thread)
 {
     return m->states[thread].buffer[BUFFER_COPIES];
+}
+
+const struct panels *plans_panels(const struct matmul *m)
+{
+    return m->panels;
 }
 
 struct divisions *plans_divisions(struct matmul *m)

@@ -1,0 +1,63 @@
+/* Blocks of bf16 GEMMs with AMX (Intel Xeon since Sapphire Rapids).
+ *
+ *   block   AMX_SIDE x AMX_SIDE elements of the output, in f32
+ *   panel   AMX_SIDE rows of a, or AMX_SIDE columns of b, copied in the order in which the
+ *           instructions read them. The inner size is rounded up to a multiple of AMX_INNER
+ *
+ * Numerics  The inner size is processed in steps of AMX_INNER. The instruction adds the products of
+ *           the even indexes of a step, adds those of the odd ones, and adds the two sums to the
+ *           output, all in f32. It treats numbers below 2^-126 as zero (Intel 64 and IA-32
+ *           Architectures Software Developer's Manual, volume 2, TDPBF16PS)
+ *
+ * Calls     amx_is_available; amx_begin on a thread, then amx_pack_a, amx_pack_b, amx_multiply and
+ *           amx_store, then amx_end */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/tensor.h"
+
+enum { AMX_SIDE = 32, AMX_INNER = 32 };
+
+/* amx_is_available - return whether the processor has AMX for bf16 and the kernel permits it. */
+bool amx_is_available(void);
+
+/* amx_begin - configure the tile registers of the calling thread. */
+void amx_begin(void);
+
+/* amx_end - release the tile registers, so that the kernel need not save them. */
+void amx_end(void);
+
+/* A part of a matrix that is copied to panels. */
+struct amx_source {
+    const bf16 *from; /* the first element */
+    int64_t stride;   /* elements between two rows of the matrix */
+    bool transposed;  /* the inner index selects the row of the matrix */
+    int64_t count;    /* of the rows of a or the columns of b. The rest of the last panel is zero */
+    int64_t inner;
+};
+
+/* amx_panel_elems - return the number of elements of a panel. */
+int64_t amx_panel_elems(int64_t inner);
+
+/* amx_pack_a, amx_pack_b - copy panels, one after the other. `to` is aligned to 64 bytes. */
+void amx_pack_a(bf16 *to, const struct amx_source *s);
+void amx_pack_b(bf16 *to, const struct amx_source *s);
+
+/* The first values of a block: values[row * stride + column]; values NULL: zeros. With stride 0 all
+ * rows have the same values, for example a bias. */
+struct amx_start {
+    const float *values;
+    int64_t stride;
+};
+
+/* amx_multiply - compute a block: c = start + a b. c may be the memory of the start values. */
+void amx_multiply(float *c, int64_t stride, const bf16 *a, const bf16 *b, int64_t inner,
+                  struct amx_start start);
+
+/* amx_store - round rows x columns elements of a dense block to bf16 and store them, or add them to
+ * c. The block is aligned to 64 bytes. */
+void amx_store(bf16 *c, int64_t stride, const float *block, int64_t rows, int64_t columns,
+               bool accumulate);

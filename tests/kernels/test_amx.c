@@ -123,7 +123,7 @@ static void check_gemm(const struct panels *p, const struct gemm *g)
 /* The calls of the callbacks. */
 struct record {
     struct tensor counts; /* how often `after` has received each element */
-    int before;
+    int before, after;
 };
 
 static void count_before(void *context, struct matmul_block block)
@@ -135,6 +135,7 @@ static void count_before(void *context, struct matmul_block block)
 static void count_after(void *context, struct matmul_block block)
 {
     struct tensor counts = ((struct record *)context)->counts;
+    ((struct record *)context)->after++;
     for (int64_t i = block.row; i < block.row + block.rows; i++) {
         for (int64_t j = block.column; j < block.column + block.columns; j++) {
             oracle_set(counts, i, j, oracle_get(counts, i, j) + 1);
@@ -142,24 +143,26 @@ static void count_after(void *context, struct matmul_block block)
     }
 }
 
-/* `after` receives each element once; `before` is called once for each unit. */
+/* `after` receives each element once. `before` is called once for each unit; so is `after` if the
+ * units are kept. */
 static void check_callbacks(const struct panels *p, bool keep_units)
 {
-    const struct gemm sizes = {70, 40, 1600, false, true};
+    const struct gemm sizes = {70, 40, 1500, false, true};
     struct matmul_call call = make_call(&sizes);
-    struct record record = {operation_tensor(DTYPE_F32, 70, 1600, 1600), 0};
+    struct record record = {operation_tensor(DTYPE_F32, 70, 1500, 1500), 0, 0};
     operation_set(record.counts, 0);
     call.before = count_before;
     call.after = count_after;
     call.context = &record;
     call.keep_units = keep_units;
     call.unit_rows = keep_units ? 40 : 0;
-    call.unit_columns = keep_units ? 1600 : 0;
+    call.unit_columns = keep_units ? 500 : 0;
     struct grid units = p->divide(&call, 2);
-    CHECK(!keep_units || grid_units(&units) == 2);
+    CHECK(!keep_units || grid_units(&units) == 6);
     run_grid(p, &call, &units);
     CHECK_EQUAL(record.before, grid_units(&units));
-    for (int64_t i = 0; i < 70 * 1600; i++) {
+    CHECK(keep_units ? record.after == 6 : record.after > grid_units(&units));
+    for (int64_t i = 0; i < 70 * 1500; i++) {
         CHECK(((float *)record.counts.data)[i] == 1);
     }
     operation_release(&record.counts);
@@ -197,6 +200,7 @@ static void check_private(const struct panels *p, int64_t inner)
     CHECK_EQUAL(units.unit_columns, UNIT_COLUMNS);
     run_grid(p, &call, &units);
     CHECK_NEAR(operation_difference(whole, exact), 0, 2e-6);
+    CHECK(tile_model.palette == 0); /* the tile registers are released */
     call.c = whole;
     operation_release(&t[0]);
     operation_release(&exact);

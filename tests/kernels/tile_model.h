@@ -20,11 +20,8 @@ struct tile_model {
     uint8_t data[TILE_MODEL_TILES][TILE_MODEL_ROWS][TILE_MODEL_ROW_BYTES];
 };
 
-static inline struct tile_model *tile_model_state(void)
-{
-    static _Thread_local struct tile_model state;
-    return &state;
-}
+/* The tile registers of a thread. */
+_Thread_local struct tile_model tile_model __attribute__((weak));
 
 static inline void tile_model_require(int is_valid, const char *what)
 {
@@ -37,7 +34,7 @@ static inline void tile_model_require(int is_valid, const char *what)
 static inline void tile_model_configure(const void *configuration)
 {
     enum { ROW_BYTES_AT = 16, ROWS_AT = 48 };
-    struct tile_model *m = tile_model_state();
+    struct tile_model *m = &tile_model;
     const uint8_t *bytes = configuration;
     memset(m, 0, sizeof *m);
     m->palette = bytes[0];
@@ -63,7 +60,7 @@ static inline void tile_model_configure(const void *configuration)
 
 static inline struct tile_model *tile_model_use(int tile)
 {
-    struct tile_model *m = tile_model_state();
+    struct tile_model *m = &tile_model;
     tile_model_require(m->palette == 1, "the tiles are not configured");
     tile_model_require(tile >= 0 && tile < TILE_MODEL_TILES && m->rows[tile] > 0,
                        "the tile has no size");
@@ -138,7 +135,7 @@ static inline void tile_model_multiply(int to, int a, int b)
 
 static inline void tile_model_release(void)
 {
-    memset(tile_model_state(), 0, sizeof(struct tile_model));
+    memset(&tile_model, 0, sizeof tile_model);
 }
 
 #define TILE_IS_AVAILABLE() __builtin_cpu_supports("avx512bf16")

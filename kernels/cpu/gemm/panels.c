@@ -284,9 +284,7 @@ static void run_columns(const struct unit *u)
 {
     if (u->call->bias.data != NULL) {
         const float *bias = (const float *)u->call->bias.data + u->column;
-        int64_t padding = number_round_up(u->columns, AMX_SIDE) - u->columns;
         memcpy(u->bias, bias, (size_t)u->columns * sizeof(float));
-        memset(u->bias + u->columns, 0, (size_t)padding * sizeof(float));
     }
     struct group g = {0};
     for (int64_t first = 0; first < u->inner; first += u->inner_block) {

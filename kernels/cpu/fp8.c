@@ -5,7 +5,7 @@
  * Row-wise, a row or a column of the operand is measured first and then rounded with its own scale.
  *
  * The numbers of E4M3 and E5M2 have at most 3 fraction bits and the scale is a power of two, so
- * bf16 and f32 represent u' exactly. oneDNN multiplies with f32 sums, as a GPU does. */
+ * bf16 and f32 represent u' exactly. The GEMMs have f32 sums, as on a GPU. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/vector.h"
 

@@ -1,9 +1,9 @@
-/* GEMMs on the CPU, with oneDNN.
+/* GEMMs on the CPU, with oneDNN, or with AMX for bf16 (gemm/panels.h).
  *
  *   block     a rectangle of the output, which one thread computes; a unit of grid.h
  *   plan      the objects of oneDNN that compute a block of one size
  *   prologue  a function of the caller that runs before each block
- *   epilogue  a function of the caller that runs after each block
+ *   epilogue  a function of the caller that runs after each block or some of its rows
  *
  * Calls     matmul_create once for each context, matmul_run for each GEMM, matmul_destroy */
 #pragma once
@@ -18,6 +18,9 @@ void matmul_destroy(struct matmul **m);
 
 /* matmul_description - return the name and version of the library. */
 const char *matmul_description(void);
+
+/* matmul_uses_amx - return whether the GEMMs of bf16 of a context use AMX. */
+bool matmul_uses_amx(const struct matmul *m);
 
 /* matmul_supports - return whether this processor has instructions for GEMMs of dtype. */
 bool matmul_supports(enum dtype dtype);
@@ -46,9 +49,14 @@ typedef void matmul_callback(void *context, struct matmul_block block);
  *           dtype;  bias f32 [1, columns] or absent
  * Units     unit_rows and unit_columns are the sizes of the blocks; 0: chosen from the shape. If
  *           there are too few blocks for the threads, blocks are divided, except with keep_units;
- *           with keep_columns only by rows
+ *           with keep_columns only by rows. With AMX, unit_rows is used with keep_units only, and
+ *           unit_columns also with keep_columns
+ * Callbacks `before` receives a whole block. `after` receives the block, or parts of its rows one
+ *           after the other; with keep_units the whole block
  * Memory    private_elements > 0: c.data holds one block for each thread, this many elements apart
- *           and with stride c.stride; `after` reads the block, and c as a whole is not stored */
+ *           and with stride c.stride; `after` reads the rows that it receives from the begin of the
+ *           block, and c as a whole is not stored. Such a call sets keep_columns, has at most 768
+ *           unit_columns, and does not accumulate */
 struct matmul_call {
     struct tensor c, a, b, bias;
     bool transpose_a, transpose_b, accumulate, keep_units, keep_columns;

@@ -26,6 +26,8 @@ static const struct gemm gemms[] = {
     {34, 1600, 33, false, true, false, true, true},
     {64, 100, 800, true, true},
     {48, 90, 1570, false, false, false, true, true},
+    {34, 1600, 800, false, true},
+    {34, 1600, 800, true, false, true, false, true},
     {2050, 3, 33, false, true},
 };
 
@@ -90,7 +92,9 @@ static void run_grid(const struct panels *p, const struct matmul_call *call, con
     CHECK(memory != NULL);
     memset(memory, UNTOUCHED, bytes + 64); /* NaN: each value must be written before it is read */
     for (int64_t i = 0; i < grid_units(g); i++) {
-        p->run(call, grid_block(g, &call->c, i), memory);
+        struct matmul_block unit = grid_block(g, &call->c, i);
+        unit.thread = (int)(i % 2);
+        p->run(call, unit, memory);
     }
     for (size_t i = bytes; i < bytes + 64; i++) {
         CHECK((unsigned char)memory[i] == UNTOUCHED);
@@ -106,6 +110,11 @@ static void check_gemm(const struct panels *p, const struct gemm *g)
     for (int threads = 1; threads <= THREADS_MAX; threads += 2) {
         struct matmul_call call = make_call(g);
         struct tensor exact = compute_exact(&call);
+        if (threads == THREADS_MAX) { /* one unit, which may be wider than those of divide */
+            call.keep_units = true;
+            call.unit_rows = g->rows;
+            call.unit_columns = g->columns;
+        }
         struct grid units = p->divide(&call, threads);
         run_grid(p, &call, &units);
         CHECK_NEAR(operation_difference(call.c, exact), 0, tolerance);
@@ -172,10 +181,11 @@ static void check_callbacks(const struct panels *p, bool keep_units)
 /* Copies a block of a private output to the whole one. */
 static void copy_private(void *context, struct matmul_block block)
 {
-    const struct tensor *t = context; /* the private block, and the whole output */
+    const struct tensor *t = context; /* the private blocks of two threads, and the whole output */
+    int64_t first = block.thread * (t[0].rows / 2);
     for (int64_t i = 0; i < block.rows; i++) {
         for (int64_t j = 0; j < block.columns; j++) {
-            oracle_set(t[1], block.row + i, block.column + j, oracle_get(t[0], i, j));
+            oracle_set(t[1], block.row + i, block.column + j, oracle_get(t[0], first + i, j));
         }
     }
 }
@@ -188,7 +198,8 @@ static void check_private(const struct panels *p, int64_t inner)
     const struct gemm sizes = {ROWS, inner, COLUMNS, false, true, false, true, true};
     struct matmul_call call = make_call(&sizes);
     struct tensor exact = compute_exact(&call), whole = call.c;
-    struct tensor t[] = {operation_tensor(DTYPE_F32, UNIT_ROWS, UNIT_COLUMNS, UNIT_COLUMNS), whole};
+    struct tensor t[] = {operation_tensor(DTYPE_F32, 2 * UNIT_ROWS, UNIT_COLUMNS, UNIT_COLUMNS),
+                         whole};
     call.c = (struct tensor){t[0].data, DTYPE_F32, ROWS, COLUMNS, UNIT_COLUMNS};
     call.unit_rows = UNIT_ROWS;
     call.unit_columns = UNIT_COLUMNS;
@@ -222,6 +233,22 @@ static void check_idle_shares(const struct panels *p)
     }
 }
 
+/* The estimate covers a GEMM of each inner size with a bf16 output. */
+static void check_library_bytes(const struct panels *p)
+{
+    static const int64_t inner[] = {1, 384, 385, 768, 769, 800, 1152, 1184, 50304};
+    for (int i = 0; i < COUNT(inner); i++) {
+        for (int64_t rows = 32; rows <= 4096; rows *= 2) {
+            struct kernels_limits limits = {
+                .rows = rows, .width = 768, .inner = 1152, .vocabulary = 50304};
+            struct matmul_call call = {.c = {NULL, DTYPE_BF16, rows, 768, 768},
+                                       .a = {NULL, DTYPE_BF16, rows, inner[i], inner[i]}};
+            struct grid g = p->divide(&call, 1);
+            CHECK(p->bytes(&call, g.unit_rows, g.unit_columns) <= panels_library_bytes(&limits));
+        }
+    }
+}
+
 int main(void)
 {
     const struct panels *p = panels_find();
@@ -237,5 +264,6 @@ int main(void)
     check_private(p, 100);
     check_private(p, 800);
     check_idle_shares(p);
+    check_library_bytes(p);
     return 0;
 }

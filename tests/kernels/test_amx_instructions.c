@@ -72,6 +72,7 @@ int main(void)
         tile_model_load(2, b, 64);
         tile_model_multiply(0, 1, 2);
         tile_model_store(0, model, 64);
+        __asm__ volatile("" ::: "memory"); /* the compiler does not know that loads read memory */
         _tile_loadconfig(configuration);
         _tile_loadd(0, c, 64);
         _tile_loadd(1, a, 64);

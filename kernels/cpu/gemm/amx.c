@@ -33,11 +33,6 @@ void amx_end(void)
     TILE_RELEASE();
 }
 
-int64_t amx_panel_elems(int64_t inner)
-{
-    return AMX_SIDE * number_round_up(inner, INNER);
-}
-
 /* Exchanges the rows and columns of 16 x 16 words of 32 bits. */
 static inline void transpose_words(__m512i r[SIDE])
 {
@@ -158,6 +153,7 @@ void amx_multiply(float *c, int64_t stride, const bf16 *a, const bf16 *b, int64_
                   struct amx_start start)
 {
     int64_t c_bytes = stride * (int64_t)sizeof(float);
+    TILE_FENCE();
     if (start.values == NULL) {
         TILE_ZERO(0);
         TILE_ZERO(1);

@@ -6,8 +6,10 @@
  *
  * Numerics  The inner size is processed in steps of AMX_INNER. The instruction adds the products of
  *           the even indexes of a step, adds those of the odd ones, and adds the two sums to the
- *           output, all in f32. It treats numbers below 2^-126 as zero (Intel 64 and IA-32
- *           Architectures Software Developer's Manual, volume 2, TDPBF16PS)
+ *           output, all in f32. The start values are added first; the old value of a bf16 output is
+ *           added last. This instruction and the rounding to bf16 treat numbers below 2^-126 as
+ *           zero (Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2, TDPBF16PS
+ *           and VCVTNE2PS2BF16)
  *
  * Calls     amx_is_available; amx_begin on a thread, then amx_pack_a, amx_pack_b, amx_multiply and
  *           amx_store, then amx_end */
@@ -17,6 +19,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/number.h"
 #include "base/tensor.h"
 
 enum { AMX_SIDE = 32, AMX_INNER = 32 };
@@ -40,7 +43,10 @@ struct amx_source {
 };
 
 /* amx_panel_elems - return the number of elements of a panel. */
-int64_t amx_panel_elems(int64_t inner);
+static inline int64_t amx_panel_elems(int64_t inner)
+{
+    return AMX_SIDE * number_round_up(inner, AMX_INNER);
+}
 
 /* amx_pack_a, amx_pack_b - copy panels, one after the other. `to` is aligned to 64 bytes. */
 void amx_pack_a(bf16 *to, const struct amx_source *s);

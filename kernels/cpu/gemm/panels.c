@@ -27,8 +27,8 @@ struct unit {
     struct matmul_block block;
     int64_t column, columns;
     int64_t inner, inner_block; /* the inner size, and the size of its blocks except the last */
-    bool has_sums;              /* `sums` holds the sums between two blocks, not the output */
-    bool keeps_sums;            /* for all rows, not for those of one panel */
+    bool has_sums;              /* the sums of an inner block are stored in `sums`, not in c */
+    bool keeps_sums;            /* `sums` has all rows of the unit, not only those of one panel */
     bool has_row_calls;         /* `after` is called for the rows of each panel */
     bf16 *a, *b;
     float *tile, *bias, *sums; /* tile: a block of the output */
@@ -83,9 +83,11 @@ static size_t compute_bytes(const struct matmul_call *call, int64_t rows, int64_
 
 size_t panels_library_bytes(const struct kernels_limits *limits)
 {
-    int64_t longest = number_max(number_max(limits->inner, limits->width), limits->rows);
-    struct matmul_call call = {.c.dtype = DTYPE_BF16, .a.columns = longest};
-    return compute_bytes(&call, number_min(longest, ROWS), COLUMNS);
+    /* the largest inner block, and sums of all rows; larger inner sizes can have smaller blocks */
+    int64_t rows = number_max(number_max(limits->inner, limits->width), limits->rows);
+    struct matmul_call call = {.c.dtype = DTYPE_BF16,
+                               .a.columns = (GROUP_BLOCKS + 1) * INNER_BLOCK};
+    return compute_bytes(&call, number_min(rows, ROWS), COLUMNS);
 }
 
 /* Estimates the time of a unit, in the time of one element of the output. Packing one row or column
@@ -110,7 +112,8 @@ static struct grid divide_output(const struct matmul_call *call, int threads)
     int64_t narrowest =
         number_divide_up(c->columns, call->keep_columns ? call->unit_columns : COLUMNS_MIN);
     int64_t across = call->keep_columns ? narrowest : number_divide_up(c->columns, COLUMNS);
-    for (; across <= narrowest; across++) {
+    int64_t most = number_min(narrowest, across + (int64_t)ROUNDS_MAX * threads);
+    for (; across <= most; across++) {
         int64_t columns = number_round_up(number_divide_up(c->columns, across), AMX_SIDE);
         columns = call->keep_columns ? call->unit_columns : columns;
         for (int rounds = 1; rounds <= ROUNDS_MAX; rounds++) {

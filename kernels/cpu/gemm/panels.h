@@ -3,8 +3,9 @@
  * The columns of b of a unit are packed into panels, which fill the L2 cache. Then a panel of a is
  * packed and multiplied by all panels of b.
  *
- * Numerics  The order of additions depends on the inner size only, not on the unit. The bits of the
- *           output therefore do not depend on the number of threads.
+ * Numerics  In calls with the same options, the order of additions depends on the inner size only,
+ *           not on the unit. The bits of the output therefore do not depend on the number of
+ *           threads.
  *
  * Calls     panels_find once for each context; divide, bytes and run for each GEMM */
 #pragma once

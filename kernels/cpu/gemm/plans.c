@@ -141,7 +141,7 @@ struct matmul {
     const struct panels *panels; /* NULL: oneDNN computes all GEMMs */
 };
 
-const struct panels *plans_find_panels(void)
+static const struct panels *find_panels(void)
 {
     const dnnl_cpu_isa_t amx = dnnl_cpu_isa_avx512_core_amx;
     return (dnnl_get_effective_cpu_isa() & amx) == amx ? panels_find() : NULL;
@@ -154,7 +154,7 @@ status matmul_create(struct kernels *k, struct matmul **out)
     status result = STATUS_OK;
     m->device = k->device;
     m->threads = k->threads;
-    m->panels = plans_find_panels();
+    m->panels = find_panels();
     TRY_GOTO(result, fail, ALLOCATE(m->states, m->threads, "the states of the threads"));
     TRY_DNNL(result, fail, dnnl_engine_create(&m->engine, dnnl_cpu, 0));
     for (int i = 0; i < m->threads; i++) {
@@ -532,6 +532,11 @@ void *plans_copy_memory(const struct matmul *m, int thread)
 const struct panels *plans_panels(const struct matmul *m)
 {
     return m->panels;
+}
+
+bool matmul_uses_amx(const struct matmul *m)
+{
+    return m->panels != NULL;
 }
 
 struct divisions *plans_divisions(struct matmul *m)

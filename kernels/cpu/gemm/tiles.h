@@ -5,6 +5,7 @@
 #pragma once
 
 #ifndef TILE_LOAD
+#include <cpuid.h>
 #include <immintrin.h>
 #include <stdbool.h>
 #include <sys/syscall.h>
@@ -15,7 +16,10 @@
 static inline bool tile_is_available(void)
 {
     enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };
-    return __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("amx-bf16") &&
+    const unsigned amx = 1U << 22 | 1U << 24; /* AMX-BF16 and AMX-TILE, in EDX of leaf 7 */
+    unsigned a, b, c, d;
+    return __builtin_cpu_supports("avx512bf16") && __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 &&
+           (d & amx) == amx &&
            syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
 }
 
@@ -23,6 +27,8 @@ static inline bool tile_is_available(void)
 #define TILE_CONFIGURE(configuration) _tile_loadconfig(configuration)
 #define TILE_RELEASE() _tile_release()
 #define TILE_ZERO(tile) _tile_zero(tile)
+/* The compiler does not know that loads read memory. Use it after stores to the operands. */
+#define TILE_FENCE() __asm__ volatile("" ::: "memory")
 #define TILE_LOAD(tile, memory, stride) _tile_loadd(tile, memory, stride)
 #define TILE_LOAD_ONCE(tile, memory, stride) _tile_stream_loadd(tile, memory, stride)
 #define TILE_STORE(tile, memory, stride) _tile_stored(tile, memory, stride)

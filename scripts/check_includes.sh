@@ -22,8 +22,8 @@ base/thread: base
 base/input: base
 kernels: base base/device
 kernels/cpu: base base/device base/thread kernels
-kernels/cpu/attention: base kernels/cpu
 kernels/cpu/gemm: base kernels/cpu
+kernels/cpu/attention: base kernels/cpu kernels/cpu/gemm/amx.h kernels/cpu/gemm/tiles.h
 kernels/cuda: base base/device kernels
 kernels/cuda/attention: base kernels/cuda
 kernels/cuda/gemm: base kernels/cuda

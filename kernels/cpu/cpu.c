@@ -48,11 +48,23 @@ static bool runs_v4_bf16(void)
 }
 #endif
 
+#if CPU_X86_VARIANTS > 3
+extern const struct cpu_variant CPU_JOIN(v4_amx, variant);
+
+static bool runs_v4_amx(void)
+{
+    return runs_v4_bf16() && matmul_permits_amx();
+}
+#endif
+
 /* In order of preference. */
 static const struct candidate {
     const struct cpu_variant *variant;
     bool (*runs)(void);
 } candidates[] = {
+#if CPU_X86_VARIANTS > 3
+    {&CPU_JOIN(v4_amx, variant), runs_v4_amx},
+#endif
 #if CPU_X86_VARIANTS > 2
     {&CPU_JOIN(v4_bf16, variant), runs_v4_bf16},
 #endif
@@ -83,7 +95,7 @@ static status choose_variant(const struct cpu_variant **out)
     RAISE(STATUS_UNAVAILABLE,
           "BIREME_CPU=%s: this build has no such variant or this processor cannot run it "
           "(baseline, v3, "
-          "v4, v4_bf16); unset it to select the best one",
+          "v4, v4_bf16, v4_amx); unset it to select the best one",
           wanted);
 }
 

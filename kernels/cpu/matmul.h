@@ -25,6 +25,10 @@ bool matmul_uses_amx(const struct matmul *m);
 /* matmul_supports - return whether this processor has instructions for GEMMs of dtype. */
 bool matmul_supports(enum dtype dtype);
 
+/* matmul_permits_amx - return whether the processor has AMX for bf16, and neither the kernel nor
+ * the environment variable DNNL_MAX_CPU_ISA forbids it. */
+bool matmul_permits_amx(void);
+
 /* matmul_library_bytes - estimate the library's largest workspace over all threads.
  *
  * The estimate was measured with oneDNN 2.6.3. For bf16 outputs it keeps the sums of a unit in f32,

@@ -9,7 +9,7 @@
  * instruction, but m log2(e) is rounded. For scores above 2^31, this rounding error alone would
  * make the power of two overflow.
  *
- * Blocking  A tile of keys and values is packed once for QUERIES rows. Groups of GROUP rows go
+ * Blocking  A tile of keys and values is packed once for QUERIES rows. Groups of rows go
  *           through the score GEMM, the softmax and the value GEMM, so that they stay in registers
  *           and in the L1 cache. A single query row (generation) reads keys and values where they
  *           are, because it is limited by memory bandwidth.
@@ -22,7 +22,7 @@
 #include "base/number.h"
 #include "kernels/cpu/attention/attention_bias.h"
 
-enum { QUERIES = ATTENTION_QUERIES, KEYS = ATTENTION_KEYS, GROUP = ATTENTION_GROUP, SUMS = 16 };
+enum { QUERIES = ATTENTION_QUERIES, KEYS = ATTENTION_KEYS, SUMS = 16 };
 
 struct tensors {
     struct tensor o, lse, q, keys, values;
@@ -33,7 +33,7 @@ struct workspace {
     float *q, *o;           /* [QUERIES][padded] */
     float *keys_transposed; /* [padded][KEYS] */
     float *values;          /* [KEYS][padded], or pairs of keys */
-    float *scores;  /* [GROUP][KEYS] scores, then probabilities; as bf16 at the start of each row */
+    float *scores;  /* [TILE][KEYS] scores, then probabilities; as bf16 at the start of each row */
     float *row_max; /* [QUERIES] running maximum of the scores, before score_scale */
     float *sums;    /* [QUERIES][SUMS] running sums of the lanes */
     int64_t padded;
@@ -49,7 +49,7 @@ static struct workspace make_workspace(float *memory, enum dtype dtype, int64_t 
     w.keys_transposed = w.o + QUERIES * padded;
     w.values = w.keys_transposed + KEYS * padded;
     w.scores = w.values + KEYS * padded;
-    w.row_max = w.scores + GROUP * KEYS;
+    w.row_max = w.scores + ATTENTION_TILE * KEYS;
     w.sums = w.row_max + QUERIES;
     return w;
 }
@@ -105,11 +105,14 @@ static void compute_softmax_row(const struct workspace *w, const struct attentio
     }
     vector base = vector_set(now == -INFINITY ? 0.0f : now), sum = vector_load(sums);
     struct dropout_row factors;
-    dropout_begin(&factors, h->a->dropout, attention_dropout_element(h, query) + first_key);
+    bool drop = dropout_active(h->a->dropout);
+    if (drop) {
+        dropout_begin(&factors, h->a->dropout, attention_dropout_element(h, query) + first_key);
+    }
     for (int i = 0; i < count; i++) {
         vector p = math_exp2((s[i] - base) * factor);
         sum += p;
-        if (dropout_active(h->a->dropout)) {
+        if (drop) {
             p *= dropout_next(&factors);
         }
         if (w->layout.pairs) {
@@ -119,9 +122,12 @@ static void compute_softmax_row(const struct workspace *w, const struct attentio
         }
     }
     vector_store(sums, sum);
+    if (count % 2 != 0 && w->layout.tiles) {
+        vector_store_bf16((bf16 *)(void *)scores + count * VECTOR_LANES, vector_set(0));
+    }
 }
 
-/* Processes rows [first, last) of the block, at most GROUP, with the packed tile. */
+/* Processes rows [first, last) of the block, at most one group, with the packed tile. */
 static void process_tile_rows(const struct workspace *w, const struct attention_head *h,
                               int64_t block, int64_t first, int64_t last, int64_t first_key)
 {
@@ -139,9 +145,9 @@ static void process_tile_rows(const struct workspace *w, const struct attention_
     for (int64_t r = first; r < last; r++) {
         compute_softmax_row(w, h, block + r, r, r - first, first_key, columns);
     }
-    attention_gemm_run(&(struct attention_gemm){
-        w->o + first * w->padded, w->padded, w->scores, KEYS, 1, w->values, w->padded, last - first,
-        width, f.pairs ? (columns + 1) / 2 : columns, true, f.pairs});
+    attention_gemm_run(&(struct attention_gemm){w->o + first * w->padded, w->padded, w->scores,
+                                                KEYS, 1, w->values, w->padded, last - first, width,
+                                                attention_count_inner(&f, columns), true, f.pairs});
 }
 
 static void finish_row(const struct workspace *w, const struct attention_head *h, struct tensors t,
@@ -183,8 +189,8 @@ static void process_query_block(const struct workspace *w, const struct attentio
         int64_t row = h->first_k + key, column = h->kv_head * width;
         attention_pack_right(w->keys_transposed, t.keys, row, count, column, width);
         attention_pack_over(w->values, t.values, row, count, column, width);
-        for (int64_t r = 0; r < rows; r += GROUP) {
-            process_tile_rows(w, h, block, r, number_min(r + GROUP, rows), key);
+        for (int64_t r = 0; r < rows; r += w->layout.group) {
+            process_tile_rows(w, h, block, r, number_min(r + w->layout.group, rows), key);
         }
     }
     for (int64_t r = 0; r < rows; r++) {
@@ -242,7 +248,7 @@ static void process_single_row(const struct workspace *thread, const struct atte
 {
     int64_t width = h->a->head_width;
     struct workspace row = *thread, *w = &row;
-    row.layout.pairs = false;
+    row.layout.pairs = row.layout.tiles = false;
     attention_pack(w->q, t.q, h->first_q, 1, h->head * width, width);
     memset(w->o, 0, (size_t)w->padded * sizeof(float));
     memset(w->sums, 0, SUMS * sizeof(float));
@@ -276,8 +282,9 @@ static void process_thread_rows(const struct workspace *w, const struct attentio
                                 const struct attention_distances *d, struct tensors t, int thread,
                                 int threads)
 {
-    struct attention_position begin = attention_range_begin(a, thread, threads);
-    struct attention_position end = attention_range_begin(a, thread + 1, threads);
+    int64_t group = w->layout.group;
+    struct attention_position begin = attention_range_begin(a, group, thread, threads);
+    struct attention_position end = attention_range_begin(a, group, thread + 1, threads);
     for (int64_t i = begin.head; i <= end.head && i < a->sequences * a->heads; i++) {
         struct attention_head h = attention_make_head(a, d, i / a->heads, i % a->heads);
         process_rows(w, &h, t, i == begin.head ? begin.row : 0,
@@ -303,7 +310,9 @@ status CPU(attention_forward)(struct kernels *k, struct tensor o, struct tensor 
         int thread = omp_get_thread_num();
         float *thread_memory = (float *)(void *)((char *)memory + (size_t)thread * bytes);
         struct workspace w = make_workspace(thread_memory, q.dtype, a->head_width);
+        attention_tiles_begin(w.layout.tiles);
         process_thread_rows(&w, a, &distances, t, thread, omp_get_num_threads());
+        attention_tiles_end(w.layout.tiles);
     }
     arena_release(scratch, mark);
     return STATUS_OK;

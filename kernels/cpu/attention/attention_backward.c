@@ -34,16 +34,17 @@ struct tensors {
 /* The workspace of a thread. */
 struct workspace {
     float *keys, *keys_transposed, *values_transposed; /* [KEYS][padded], [padded][KEYS] */
-    float *q, *d_o;                                    /* [longest_q][padded] */
+    float *q, *d_o;                                    /* [longest_q][padded], or pairs of rows */
     float *q_operand, *d_o_operand;                    /* the same, as operands of a score GEMM */
     float *p, *ds;                                     /* [ROWS][KEYS] */
-    float *ds_operand;      /* left operand of the GEMM for dk: ds itself, or pairs of its rows */
+    float *ds_operand;      /* operand of the GEMM for dk: ds itself, or pairs of its rows */
     float *derivatives;     /* [ROWS][KEYS] derivatives of the soft-cap; pack_row_pairs overwrites
                              * rows that are not needed any more */
     float *dot;             /* [longest_q] d_o . o */
     float *lse;             /* [longest_q], in base 2 */
     float *dq;              /* [longest_q][padded] */
-    float *dkeys, *dvalues; /* [longest_k][padded], or one tile of it */
+    float *dkeys, *dvalues; /* [longest_k][padded], or one tile of it. With AMX the tiles are
+                             * transposed: [padded][KEYS] */
     float *bias_sums;       /* gradients of the bias of a head by distance; NULL: none */
     int64_t padded;
     struct attention_operand_layout layout;
@@ -52,15 +53,15 @@ struct workspace {
 
 static size_t count_workspace_floats(int64_t padded, int64_t queries, int64_t keys)
 {
-    int64_t rounded = number_round_up(queries, 16);
-    return (size_t)(3 * KEYS * padded + 3 * ROWS * KEYS + 2 * rounded + 5 * queries * padded +
+    int64_t rounded = number_round_up(queries, ATTENTION_STEP);
+    return (size_t)(3 * KEYS * padded + 3 * ROWS * KEYS + 2 * rounded + 5 * rounded * padded +
                     2 * keys * padded);
 }
 
 static struct workspace make_workspace(float *memory, int64_t padded, int64_t queries, int64_t keys)
 {
     struct workspace w = {.padded = padded};
-    int64_t rounded = number_round_up(queries, 16);
+    int64_t rounded = number_round_up(queries, ATTENTION_STEP);
     struct {
         float **part;
         int64_t floats;
@@ -68,16 +69,16 @@ static struct workspace make_workspace(float *memory, int64_t padded, int64_t qu
         {&w.keys, KEYS * padded},
         {&w.keys_transposed, KEYS * padded},
         {&w.values_transposed, KEYS * padded},
-        {&w.q, queries * padded},
-        {&w.d_o, queries * padded},
-        {&w.q_operand, queries * padded},
-        {&w.d_o_operand, queries * padded},
+        {&w.q, rounded * padded},
+        {&w.d_o, rounded * padded},
+        {&w.q_operand, rounded * padded},
+        {&w.d_o_operand, rounded * padded},
         {&w.p, ROWS * KEYS},
         {&w.ds, ROWS * KEYS},
         {&w.ds_operand, ROWS * KEYS},
         {&w.dot, rounded},
         {&w.lse, rounded},
-        {&w.dq, queries * padded},
+        {&w.dq, rounded * padded},
         {&w.dkeys, keys * padded},
         {&w.dvalues, keys * padded},
     };
@@ -91,7 +92,7 @@ static struct workspace make_workspace(float *memory, int64_t padded, int64_t qu
 
 static int64_t count_accumulated_keys(int heads, int kv_heads, int64_t longest)
 {
-    return heads == kv_heads ? KEYS : longest;
+    return heads == kv_heads ? KEYS : number_round_up(longest, KEYS);
 }
 
 static size_t compute_order_bytes(int64_t query_tiles, int heads)
@@ -99,10 +100,11 @@ static size_t compute_order_bytes(int64_t query_tiles, int heads)
     return cpu_scratch_align((size_t)(query_tiles * heads) * sizeof(int32_t));
 }
 
-/* Returns the rows of the packed queries of a head. Each sequence begins at an even row. */
-static int64_t count_packed_rows(int64_t rows, int64_t sequences)
+/* Returns the row of the packed queries of a head at which a sequence begins, or the number of rows
+ * after the last sequence. Sequences begin at multiples of STEP. */
+static int64_t get_packed_row(int64_t row, int64_t sequence)
 {
-    return number_round_up(rows + sequences + 1, 16);
+    return number_round_up(row + sequence * (ATTENTION_STEP - 1), ATTENTION_STEP);
 }
 
 /* Returns the floats of the packed queries of a head: q, d_o, dot, lse. */
@@ -124,13 +126,14 @@ static size_t compute_sums_bytes(enum dtype dtype, int64_t width, int64_t rows, 
 size_t CPU(attention_scratch)(enum dtype dtype, int threads, const struct kernels_limits *limits)
 {
     int64_t padded = attention_padded_width(limits->head_width);
-    int64_t keys = number_max(limits->sequence, KEYS);
+    int64_t keys = number_round_up(limits->sequence, KEYS);
     size_t forward = attention_forward_floats(padded);
     size_t backward = limits->training ? count_workspace_floats(padded, limits->sequence, keys) : 0;
     size_t floats = forward > backward ? forward : backward;
     size_t order = 0;
     if (threads > 2 && limits->training) { /* a sequence has at least one row */
-        int64_t rows = count_packed_rows(limits->rows, attention_most_sequences(threads));
+        int64_t rows =
+            get_packed_row(limits->rows, attention_most_sequences(limits->rows, threads));
         int64_t floats_per_head = count_packed_floats(rows, limits->head_width);
         order = compute_order_bytes(limits->rows / ROWS + limits->rows, limits->heads) +
                 compute_sums_bytes(dtype, limits->head_width, limits->rows, limits->heads) +
@@ -150,8 +153,8 @@ static void prepare_rows(const struct workspace *w, const struct attention_head 
     int64_t row = h->first_q + rows.first, count = rows.last - rows.first;
     int64_t packed = rows.first / (w->layout.pairs ? 2 : 1) * w->padded;
     const float *lse = (const float *)v.lse.data + h->head * v.lse.stride + h->first_q;
-    attention_pack_over(w->q + packed, v.q, row, count, column, width);
-    attention_pack_over(w->d_o + packed, v.d_o, row, count, column, width);
+    attention_pack_queries(w->q + packed, v.q, row, count, column, width);
+    attention_pack_queries(w->d_o + packed, v.d_o, row, count, column, width);
     if (w->layout.pairs) {
         int64_t operand = rows.first * w->layout.stride;
         attention_pack_left(w->q_operand + operand, v.q, row, count, column, width);
@@ -207,7 +210,8 @@ static void compute_probabilities_row(const struct workspace *w, const struct at
         }
         vector_store(p + c, value);
     }
-    for (int64_t c = number_round_up(columns, VECTOR_LANES); c < t->keys; c += VECTOR_LANES) {
+    int64_t end = attention_round_rows(&w->layout, t->keys);
+    for (int64_t c = number_round_up(columns, VECTOR_LANES); c < end; c += VECTOR_LANES) {
         vector_store(p + c, vector_set(0));
         vector_store(w->ds + row * KEYS + c, vector_set(0));
     }
@@ -251,7 +255,8 @@ static void pack_row_pairs(const struct workspace *w, const struct tile *t, int6
 {
     bool both = row + 1 < t->rows;
     float *p = w->p + row * KEYS, *ds = w->ds + row * KEYS;
-    for (int64_t c = 0; c < t->keys; c += VECTOR_LANES) {
+    int64_t end = attention_round_rows(&w->layout, t->keys);
+    for (int64_t c = 0; c < end; c += VECTOR_LANES) {
         vector low = vector_load(ds + c), high = both ? vector_load(ds + KEYS + c) : vector_set(0);
         vector p_high = both ? vector_load(p + KEYS + c) : vector_set(0);
         vector_store(w->p + row / 2 * KEYS + c, attention_pair(vector_load(p + c), p_high));
@@ -261,6 +266,15 @@ static void pack_row_pairs(const struct workspace *w, const struct tile *t, int6
             vector_store_bf16((bf16 *)(void *)(ds + KEYS) + c, high);
         }
     }
+}
+
+/* Sets the pairs of rows between the last row of a tile and the end of a step to zero. */
+static void clear_row_pairs(const struct workspace *w, const struct tile *t)
+{
+    int64_t first = (t->rows + 1) / 2, end = attention_count_inner(&w->layout, t->rows);
+    size_t bytes = (size_t)((end - first) * KEYS) * sizeof(float);
+    memset(w->p + first * KEYS, 0, bytes);
+    memset(w->ds_operand + first * KEYS, 0, bytes);
 }
 
 /* Returns the largest number of columns to which a row in [first, last) of a tile attends. */
@@ -275,8 +289,8 @@ static void compute_tile_scores(const struct workspace *w, const struct attentio
                                 const struct tile *t)
 {
     struct attention_operand_layout f = w->layout;
-    for (int64_t r = 0; r < t->rows; r += GROUP) {
-        int64_t last = number_min(r + GROUP, t->rows);
+    for (int64_t r = 0; r < t->rows; r += f.group) {
+        int64_t last = number_min(r + f.group, t->rows);
         int64_t columns = count_visible_columns(h, t, last);
         attention_gemm_run(&(struct attention_gemm){
             w->p + r * KEYS, KEYS, w->q_operand + (t->query + r) * f.stride, f.stride, 1,
@@ -285,8 +299,8 @@ static void compute_tile_scores(const struct workspace *w, const struct attentio
             compute_probabilities_row(w, h, t, i, columns);
         }
     }
-    for (int64_t r = 0; r < t->rows; r += GROUP) {
-        int64_t last = number_min(r + GROUP, t->rows);
+    for (int64_t r = 0; r < t->rows; r += f.group) {
+        int64_t last = number_min(r + f.group, t->rows);
         int64_t columns = count_visible_columns(h, t, last);
         attention_gemm_run(&(struct attention_gemm){
             w->ds + r * KEYS, KEYS, w->d_o_operand + (t->query + r) * f.stride, f.stride, 1,
@@ -298,25 +312,45 @@ static void compute_tile_scores(const struct workspace *w, const struct attentio
             pack_row_pairs(w, t, i);
         }
     }
+    if (f.tiles) {
+        clear_row_pairs(w, t);
+    }
 }
 
 static void accumulate_dq(const struct workspace *w, const struct attention_head *h,
                           const struct tile *t)
 {
-    int64_t rows_per_element = w->layout.pairs ? 2 : 1; /* keys per element of a GEMM operand */
-    for (int64_t r = 0; r < t->rows; r += GROUP) {
-        int64_t last = number_min(r + GROUP, t->rows);
+    for (int64_t r = 0; r < t->rows; r += w->layout.group) {
+        int64_t last = number_min(r + w->layout.group, t->rows);
         attention_gemm_run(&(struct attention_gemm){
             t->dq + r * t->dq_stride, t->dq_stride, w->ds + r * KEYS, KEYS, 1, w->keys, w->padded,
             last - r, h->a->head_width,
-            number_divide_up(count_visible_columns(h, t, last), rows_per_element), true,
+            attention_count_inner(&w->layout, count_visible_columns(h, t, last)), true,
             w->layout.pairs});
     }
+}
+
+/* Adds to the transposed tiles of dk and dv: dv^T += d_o^T p, dk^T += q^T ds. */
+static void accumulate_transposed(const struct workspace *w, const struct attention_head *h,
+                                  const struct tile *t)
+{
+    enum { TILE = ATTENTION_TILE };
+    int64_t first = t->query / 2 * w->padded, rows = number_round_up(h->a->head_width, TILE);
+    int64_t inner = attention_count_inner(&w->layout, t->rows);
+    attention_gemm_run(&(struct attention_gemm){t->dvalues, KEYS, w->d_o + first, TILE, w->padded,
+                                                w->p, KEYS, rows, t->keys, inner, true, true});
+    attention_gemm_run(&(struct attention_gemm){t->dkeys, KEYS, w->q + first, TILE, w->padded,
+                                                w->ds_operand, KEYS, rows, t->keys, inner, true,
+                                                true});
 }
 
 static void accumulate_dk_dv(const struct workspace *w, const struct attention_head *h,
                              const struct tile *t)
 {
+    if (w->layout.tiles) {
+        accumulate_transposed(w, h, t);
+        return;
+    }
     int64_t width = h->a->head_width, padded = w->padded;
     bool pairs = w->layout.pairs;
     int64_t rows_per_element = pairs ? 2 : 1; /* rows per element of a GEMM operand */
@@ -327,24 +361,14 @@ static void accumulate_dk_dv(const struct workspace *w, const struct attention_h
             begin++;
         }
         int64_t first = begin / rows_per_element,
-                right = (t->query / rows_per_element + first) * padded;
-        struct attention_gemm gemm = {t->dvalues + j * padded,
-                                      padded,
-                                      w->p + first * KEYS + j,
-                                      1,
-                                      KEYS,
-                                      w->d_o + right,
-                                      padded,
-                                      keys,
-                                      width,
-                                      number_divide_up(t->rows, rows_per_element) - first,
-                                      true,
-                                      pairs};
-        attention_gemm_run(&gemm);
-        gemm.c = t->dkeys + j * padded;
-        gemm.a = w->ds_operand + first * KEYS + j;
-        gemm.b = w->q + right;
-        attention_gemm_run(&gemm);
+                right = (t->query / rows_per_element + first) * padded,
+                inner = number_divide_up(t->rows, rows_per_element) - first;
+        attention_gemm_run(&(struct attention_gemm){
+            t->dvalues + j * padded, padded, w->p + first * KEYS + j, 1, KEYS, w->d_o + right,
+            padded, keys, width, inner, true, pairs});
+        attention_gemm_run(&(struct attention_gemm){
+            t->dkeys + j * padded, padded, w->ds_operand + first * KEYS + j, 1, KEYS, w->q + right,
+            padded, keys, width, inner, true, pairs});
     }
 }
 
@@ -415,7 +439,7 @@ static struct workspace use_packed_queries(const struct workspace *w, const stru
                                            const struct attention_head *h, int64_t sequence)
 {
     struct workspace r = *w;
-    int64_t rows = order->packed_rows, first = (h->first_q + sequence + 1) / 2 * 2;
+    int64_t rows = order->packed_rows, first = get_packed_row(h->first_q, sequence);
     int64_t floats = rows * w->padded / (w->layout.pairs ? 2 : 1); /* of one matrix */
     float *memory = order->packed + h->head * count_packed_floats(rows, h->a->head_width);
     r.q = memory + first * w->padded / (w->layout.pairs ? 2 : 1);
@@ -515,8 +539,8 @@ static void process_key_tile(const struct workspace *w, const struct attention_h
     t.dkeys = w->dkeys + offset;
     t.dvalues = w->dvalues + offset;
     if (member == 0) {
-        memset(t.dkeys, 0, (size_t)(t.keys * w->padded) * sizeof(float));
-        memset(t.dvalues, 0, (size_t)(t.keys * w->padded) * sizeof(float));
+        memset(t.dkeys, 0, (size_t)(KEYS * w->padded) * sizeof(float));
+        memset(t.dvalues, 0, (size_t)(KEYS * w->padded) * sizeof(float));
     }
     attention_pack_over(w->keys, v.keys, row, t.keys, column, width);
     attention_pack_right(w->keys_transposed, v.keys, row, t.keys, column, width);
@@ -537,8 +561,9 @@ static void process_key_tile(const struct workspace *w, const struct attention_h
         }
     }
     if (member == group - 1) {
-        attention_unpack(v.dkeys, row, t.keys, column, width, t.dkeys, h->a->scale);
-        attention_unpack(v.dvalues, row, t.keys, column, width, t.dvalues, 1.0f);
+        attention_unpack_keys(&w->layout, v.dkeys, row, t.keys, column, width, t.dkeys,
+                              h->a->scale);
+        attention_unpack_keys(&w->layout, v.dvalues, row, t.keys, column, width, t.dvalues, 1.0f);
     }
 }
 
@@ -611,7 +636,7 @@ static status allocate_order(struct arena *scratch, const struct attention *a,
         TRY(arena_take(scratch, bytes, &memory));
         order->sums = memory;
     }
-    order->packed_rows = count_packed_rows(order->dq.rows, a->sequences);
+    order->packed_rows = get_packed_row(order->dq.rows, a->sequences);
     int64_t floats = count_packed_floats(order->packed_rows, a->head_width) * a->heads;
     TRY(arena_take(scratch, (size_t)floats * sizeof(float), &memory));
     order->packed = memory;
@@ -653,11 +678,13 @@ status CPU(attention_backward)(struct kernels *k, struct tensor dq, struct tenso
             char *sums = (char *)distances.sums + (size_t)thread * distances.thread_bytes;
             w.bias_sums = (float *)(void *)sums;
         }
+        attention_tiles_begin(w.layout.tiles);
         if (divide) {
             process_items(&w, a, &distances, v, &order);
         } else {
             process_thread_items(&w, a, &distances, v, thread, omp_get_num_threads());
         }
+        attention_tiles_end(w.layout.tiles);
     }
     attention_bias_finish(&distances, a);
     arena_release(scratch, mark);

@@ -2,8 +2,8 @@
  *
  * Forward   The rows of all queries are in the order of their sequences, heads and numbers. Each
  *           thread has one range of them. The ranges have almost equal work. The work is the number
- *           of scores that are computed. A range begins at a group of ATTENTION_GROUP rows, so the
- *           register blocks are the same with any number of threads.
+ *           of scores that are computed. A range begins at a group of rows that are
+ *           computed together, so the groups are the same with any number of threads.
  * Backward  With few threads, a work item is a key-value head of a sequence. Otherwise a work item
  *           is a tile of keys of such a head, and a thread takes the next item when it is idle. If
  *           there are still few items, each of them has fewer keys. */
@@ -19,68 +19,72 @@ struct attention_position {
     int64_t head, row;
 };
 
-/* attention_next_group - return the first row after the group of rows that begins at `row`. */
-static inline int64_t attention_next_group(const struct attention_head *h, int64_t row)
+/* attention_next_group - return the first row after the group of `group` rows that begins at
+ * `row`. */
+static inline int64_t attention_next_group(const struct attention_head *h, int64_t group,
+                                           int64_t row)
 {
     int64_t block = row / ATTENTION_QUERIES * ATTENTION_QUERIES;
-    int64_t next = block + ((row - block) / ATTENTION_GROUP + 1) * ATTENTION_GROUP;
+    int64_t next = block + ((row - block) / group + 1) * group;
     next = number_min(next, block + ATTENTION_QUERIES);
     return number_min(next, h->queries);
 }
 
 /* attention_group_work - return the number of scores of the group of rows that begins at `row`. A
  * row without keys counts as one score. */
-static inline int64_t attention_group_work(const struct attention_head *h, int64_t row)
+static inline int64_t attention_group_work(const struct attention_head *h, int64_t group,
+                                           int64_t row)
 {
-    int64_t next = attention_next_group(h, row);
+    int64_t next = attention_next_group(h, group, row);
     int64_t first = attention_visible_keys(h, row).first;
     int64_t keys = attention_visible_keys(h, next - 1).last - first;
     return (next - row) * (keys > 0 ? keys : 1);
 }
 
 /* attention_head_work - return the number of scores of a head. */
-static inline int64_t attention_head_work(const struct attention_head *h)
+static inline int64_t attention_head_work(const struct attention_head *h, int64_t group)
 {
     int64_t work = 0;
-    for (int64_t row = 0; row < h->queries; row = attention_next_group(h, row)) {
-        work += attention_group_work(h, row);
+    for (int64_t row = 0; row < h->queries; row = attention_next_group(h, group, row)) {
+        work += attention_group_work(h, group, row);
     }
     return work;
 }
 
 /* attention_find_row - return the row of a head before which `work` scores are computed, rounded to
  * the nearest group. */
-static inline int64_t attention_find_row(const struct attention_head *h, int64_t work)
+static inline int64_t attention_find_row(const struct attention_head *h, int64_t group,
+                                         int64_t work)
 {
     int64_t row = 0, done = 0;
     while (row < h->queries) {
-        int64_t group = attention_group_work(h, row);
-        if (2 * (work - done) <= group) {
+        int64_t next = attention_group_work(h, group, row);
+        if (2 * (work - done) <= next) {
             break;
         }
-        done += group;
-        row = attention_next_group(h, row);
+        done += next;
+        row = attention_next_group(h, group, row);
     }
     return row;
 }
 
 /* attention_range_begin - return where the rows of a thread begin. They end where the rows of the
  * next thread begin. */
-static inline struct attention_position attention_range_begin(const struct attention *a, int thread,
-                                                              int threads)
+static inline struct attention_position
+attention_range_begin(const struct attention *a, int64_t group, int thread, int threads)
 {
     const struct attention_distances none = {0};
     int64_t total = 0;
     for (int64_t i = 0; i < a->sequences; i++) {
         struct attention_head h = attention_make_head(a, &none, i, 0);
-        total += attention_head_work(&h) * a->heads;
+        total += attention_head_work(&h, group) * a->heads;
     }
     int64_t before = total / threads * thread + total % threads * thread / threads;
     for (int64_t i = 0; i < a->sequences; i++) {
         struct attention_head h = attention_make_head(a, &none, i, 0);
-        int64_t work = attention_head_work(&h);
+        int64_t work = attention_head_work(&h, group);
         if (before < work * a->heads) {
-            int64_t row = attention_find_row(&h, before % work);
+            int64_t row = attention_find_row(&h, group, before % work);
             return (struct attention_position){i * a->heads + before / work, row};
         }
         before -= work * a->heads;
@@ -127,22 +131,26 @@ static inline struct attention_item attention_get_item(const struct attention *a
 
 enum { ATTENTION_ITEMS_PER_THREAD = 8 };
 
-/* attention_most_sequences - return an upper bound of the sequences of a call that
- * attention_divide_further divides. */
-static inline int64_t attention_most_sequences(int threads)
+/* attention_most_sequences - return an upper bound of the sequences of a call with `rows` queries
+ * that attention_divide_further divides. */
+static inline int64_t attention_most_sequences(int64_t rows, int threads)
 {
-    return (int64_t)ATTENTION_ITEMS_PER_THREAD * threads;
+    return number_min(rows / ATTENTION_STEP, (int64_t)ATTENTION_ITEMS_PER_THREAD * threads);
 }
 
 /* attention_divide_further - return whether whole heads are too few work items for the threads. One
  * or two threads need no further division. More threads need none if each one gets the same number
- * of equal items. The gradient of a bias and shared prefixes need whole heads. */
+ * of equal items. Sequences of less than ATTENTION_STEP queries on average have too little work.
+ * The gradient of a bias and shared prefixes need whole heads. */
 static inline bool attention_divide_further(const struct attention *a, int threads)
 {
     int64_t items = a->sequences * a->kv_heads;
-    bool are_equal = a->cu_q[a->sequences] - a->cu_q[0] == a->sequences * a->longest_q;
+    int64_t rows = a->cu_q[a->sequences] - a->cu_q[0];
+    bool are_equal = rows == a->sequences * a->longest_q;
+    bool are_long = rows >= a->sequences * ATTENTION_STEP;
     bool is_possible = a->bias.gradient.data == NULL && a->shared_prefix_offsets == NULL;
-    return is_possible && threads > 2 && items < (int64_t)ATTENTION_ITEMS_PER_THREAD * threads &&
+    return is_possible && are_long && threads > 2 &&
+           items < (int64_t)ATTENTION_ITEMS_PER_THREAD * threads &&
            !(are_equal && items % threads == 0);
 }
 

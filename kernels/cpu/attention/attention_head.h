@@ -8,6 +8,8 @@ enum {
     ATTENTION_QUERIES = 256, /* query rows for which the forward pass packs a tile of keys once */
     ATTENTION_KEYS = 64,     /* keys of a tile: whole vectors in every instruction set */
     ATTENTION_GROUP = 6,     /* rows of a register block */
+    ATTENTION_TILE = 16,     /* rows, columns and pairs of an AMX register */
+    ATTENTION_STEP = 2 * ATTENTION_TILE, /* numbers that an AMX instruction adds */
 };
 
 /* The bias of a call by distance, and the memory for its gradient (attention_bias.h). Element i

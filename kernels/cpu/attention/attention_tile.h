@@ -1,35 +1,20 @@
-/* Code that the forward and backward pass of attention share: packing of tiles, GEMM.
+/* Code that the forward and backward pass of attention share: scores, packing of tiles.
  *
  * Packing   A tile of one head is copied out of the strided rows. Their stride, a multiple of a
  *           fraction of a page, would make cache sets collide. Packing also converts bf16 to f32
  *           and transposes the tile where the inner index of the GEMM runs over rows. A tile has
  *           KEYS keys. A row of a tile has head_width elements, padded with zeros to whole vectors.
- * Blocking  One register-blocked GEMM serves the two GEMMs of the forward pass and the five of the
- *           backward pass. */
+ *           With AMX the operands of a GEMM are also padded with zeros to whole tiles. */
 #pragma once
 
 #include <math.h>
 
 #include "base/number.h"
 #include "kernels/cpu/attention/attention_division.h"
+#include "kernels/cpu/attention/attention_gemm.h"
 #include "kernels/cpu/dropout.h"
 #include "kernels/cpu/math.h"
 #include "kernels/cpu/vector.h"
-
-#if defined(VECTOR_AVX512)
-enum { ATTENTION_VECTORS = 4 }; /* columns of a register block: 24 of 32 registers are sums */
-#else
-enum { ATTENTION_VECTORS = 2 }; /* 12 of 16 registers */
-#endif
-
-/* With AVX-512 BF16 the processor multiplies pairs of bf16, at twice the speed of f32. All seven
- * GEMMs use it if the operands are bf16. q k^T and d_o v^T are as exact as in f32. The other five
- * GEMMs round their computed operand, p or ds, to bf16, as tensor-core kernels do. Sums are f32. */
-#if defined(__AVX512BF16__)
-enum { ATTENTION_PAIRS = 1 };
-#else
-enum { ATTENTION_PAIRS = 0 };
-#endif
 
 static const float attention_log2_e = 1.44269504088896340736f;
 
@@ -61,11 +46,10 @@ static inline void attention_modify_scores(const struct attention_head *h, int64
 
 /* attention_padded_width - return the floats of a packed row.
  *
- * They are whole vectors of the widest instruction set, so that all variants need the
- * same scratch. */
+ * They are whole steps of AMX, so that all variants need the same scratch. */
 static inline int64_t attention_padded_width(int64_t head_width)
 {
-    return number_round_up(head_width, 16);
+    return number_round_up(head_width, ATTENTION_STEP);
 }
 
 /* attention_forward_floats - return the floats of a thread's workspace in the forward pass.
@@ -74,7 +58,7 @@ static inline int64_t attention_padded_width(int64_t head_width)
 static inline size_t attention_forward_floats(int64_t padded)
 {
     const int64_t queries = ATTENTION_QUERIES, keys = ATTENTION_KEYS;
-    return (size_t)((2 * queries + 2 * keys) * padded + ATTENTION_GROUP * keys + 17 * queries);
+    return (size_t)((2 * queries + 2 * keys) * padded + ATTENTION_TILE * keys + 17 * queries);
 }
 
 /* ---- packing ---- */
@@ -174,9 +158,12 @@ static inline void attention_pack_transposed(float *to, struct tensor t, int64_t
 
 /* ---- operands of the GEMM q k^T ---- */
 
-/* The layout of packed operands: floats, or pairs of bf16. */
+/* The layout of packed operands: floats, or pairs of bf16. AMX reads whole tiles of pairs, so the
+ * inner sizes are rounded up and the operands end with zeros. */
 struct attention_operand_layout {
     bool pairs;
+    bool tiles;     /* the GEMMs use AMX; then pairs is true */
+    int64_t group;  /* rows of a left operand that are computed together */
     int64_t stride; /* of the left operand's rows, in floats */
     int64_t inner;
 };
@@ -185,10 +172,29 @@ struct attention_operand_layout {
 static inline struct attention_operand_layout attention_get_operand_layout(enum dtype dtype,
                                                                            int64_t width)
 {
-    bool pairs = ATTENTION_PAIRS && dtype == DTYPE_BF16;
-    int64_t padded = attention_padded_width(width);
-    return (struct attention_operand_layout){pairs, pairs ? padded / 2 : padded,
-                                             pairs ? (width + 1) / 2 : width};
+    bool pairs = ATTENTION_PAIRS && dtype == DTYPE_BF16, tiles = ATTENTION_AMX && pairs;
+    int64_t padded = attention_padded_width(width), stride = pairs ? padded / 2 : padded;
+    return (struct attention_operand_layout){
+        .pairs = pairs,
+        .tiles = tiles,
+        .group = tiles ? ATTENTION_TILE : ATTENTION_GROUP,
+        .stride = stride,
+        .inner = tiles   ? stride
+                 : pairs ? (width + 1) / 2
+                         : width,
+    };
+}
+
+/* attention_round_rows - return the number of rows over which a GEMM adds, with rows of zeros. */
+static inline int64_t attention_round_rows(const struct attention_operand_layout *f, int64_t rows)
+{
+    return f->tiles ? number_round_up(rows, ATTENTION_STEP) : rows;
+}
+
+/* attention_count_inner - return the inner size of a GEMM that adds over rows. */
+static inline int64_t attention_count_inner(const struct attention_operand_layout *f, int64_t rows)
+{
+    return number_divide_up(attention_round_rows(f, rows), f->pairs ? 2 : 1);
 }
 
 /* attention_pack_left - pack the left operand: rows of floats, or unchanged bf16, padded
@@ -252,12 +258,13 @@ static inline vector attention_pair(vector low, vector high)
 #endif
 }
 
-/* attention_pack_over - pack the right operand of a GEMM over rows: [rows][padded], or pairs of
- * rows, [rows / 2, rounded up][padded]. */
+/* attention_pack_over - pack the right operand of a GEMM that adds over rows: [rows][padded], or
+ * pairs of rows, [attention_count_inner(rows)][padded]. */
 static inline void attention_pack_over(float *to, struct tensor t, int64_t row, int64_t rows,
                                        int64_t column, int64_t width)
 {
-    if (!attention_get_operand_layout(t.dtype, width).pairs) {
+    struct attention_operand_layout f = attention_get_operand_layout(t.dtype, width);
+    if (!f.pairs) {
         attention_pack(to, t, row, rows, column, width);
         return;
     }
@@ -273,6 +280,36 @@ static inline void attention_pack_over(float *to, struct tensor t, int64_t row, 
                 high = vector_get(t.data, DTYPE_BF16, at + t.stride + c, left);
             }
             vector_store(to + r / 2 * padded + c, attention_pair(low, high));
+        }
+    }
+    int64_t packed = (rows + 1) / 2, inner = attention_count_inner(&f, rows);
+    memset(to + packed * padded, 0, (size_t)((inner - packed) * padded) * sizeof(float));
+}
+
+/* attention_pack_queries - pack rows of q or d_o for the GEMMs that add over queries. They are the
+ * right operand (attention_pack_over). With AMX they are the left operand of the transposed
+ * product: [rows / STEP, rounded up][padded][TILE] pairs of rows. */
+static inline void attention_pack_queries(float *to, struct tensor t, int64_t row, int64_t rows,
+                                          int64_t column, int64_t width)
+{
+    int64_t padded = attention_padded_width(width);
+    if (!attention_get_operand_layout(t.dtype, width).tiles) {
+        attention_pack_over(to, t, row, rows, column, width);
+        return;
+    }
+    for (int64_t r = 0; r < rows; r += ATTENTION_STEP) {
+        for (int64_t c = 0; c < padded; c += VECTOR_LANES, to += ATTENTION_TILE * VECTOR_LANES) {
+            vector square[VECTOR_LANES];
+            for (int i = 0; i < VECTOR_LANES; i++) {
+                int64_t first = r + 2 * i, at = (row + first) * t.stride + column + c;
+                int64_t left = number_max(width - c, 0);
+                vector low = vector_get(t.data, DTYPE_BF16, at, first < rows ? left : 0);
+                vector high =
+                    vector_get(t.data, DTYPE_BF16, at + t.stride, first + 1 < rows ? left : 0);
+                square[i] = attention_pair(low, high);
+            }
+            attention_transpose(square);
+            memcpy(to, square, sizeof square);
         }
     }
 }
@@ -291,138 +328,35 @@ static inline void attention_unpack(struct tensor t, int64_t row, int64_t rows, 
     }
 }
 
-/* ---- GEMM ---- */
-
-/* The arguments of a GEMM: c (+)= a b. Element (row, inner) of a is at row * row_step + inner *
- * inner_step. The rows of b have whole vectors. */
-struct attention_gemm {
-    float *c;
-    int64_t c_stride;
-    const float *a;
-    int64_t row_step, inner_step;
-    const float *b;
-    int64_t b_stride;
-    int64_t rows, columns, inner; /* columns is rounded up to whole vectors */
-    bool accumulate;
-    bool pairs; /* the elements of a and b are pairs of bf16; inner counts pairs */
-};
-
-/* attention_multiply_pairs - add the products of two pairs of bf16 in each lane to c; the products
- * are exact, the sums f32. */
-static inline vector attention_multiply_pairs(vector a, vector b, vector c)
+/* attention_unpack_transposed - write the transpose of from[padded][KEYS] times factor to rows of
+ * t. */
+static inline void attention_unpack_transposed(struct tensor t, int64_t row, int64_t rows,
+                                               int64_t column, int64_t width, const float *from,
+                                               float factor)
 {
-#if defined(__AVX512BF16__)
-    return (vector)_mm512_dpbf16_ps((__m512)c, (__m512bh)a, (__m512bh)b);
-#else
-    (void)a;
-    (void)b;
-    return c;
-#endif
-}
-
-/* attention_gemm_block - compute one register block. Its size is constant, so that the loops unroll
- * and sum[][] stays in registers. */
-CPU_INLINE void attention_gemm_block(const struct attention_gemm *p, int64_t row, int64_t column,
-                                     const int rows, const int vectors, const bool pairs)
-{
-    vector sum[ATTENTION_GROUP][ATTENTION_VECTORS];
-    float *c = p->c + row * p->c_stride + column;
-#pragma GCC unroll 6
-    for (int i = 0; i < rows; i++) {
-#pragma GCC unroll 4
-        for (int j = 0; j < vectors; j++) {
-            sum[i][j] =
-                p->accumulate ? vector_load(c + i * p->c_stride + j * VECTOR_LANES) : vector_set(0);
-        }
-    }
-    const float *a = p->a + row * p->row_step, *b = p->b + column;
-    int64_t row_step = p->row_step;
-    for (int64_t k = p->inner; k > 0; k--) {
-        vector right[ATTENTION_VECTORS];
-#pragma GCC unroll 4
-        for (int j = 0; j < vectors; j++) {
-            right[j] = vector_load(b + j * VECTOR_LANES);
-        }
-#pragma GCC unroll 6
-        for (int i = 0; i < rows; i++) {
-            vector left = vector_set(a[i * row_step]);
-#pragma GCC unroll 4
-            for (int j = 0; j < vectors; j++) {
-                sum[i][j] = pairs ? attention_multiply_pairs(left, right[j], sum[i][j])
-                                  : vector_fma(left, right[j], sum[i][j]);
+    for (int64_t r = 0; r < rows; r += VECTOR_LANES) {
+        for (int64_t c = 0; c < width; c += VECTOR_LANES) {
+            vector square[VECTOR_LANES];
+            for (int i = 0; i < VECTOR_LANES; i++) {
+                square[i] = vector_load(from + (c + i) * ATTENTION_KEYS + r);
+            }
+            attention_transpose(square);
+            for (int i = 0; i < VECTOR_LANES && r + i < rows; i++) {
+                int64_t at = (row + r + i) * t.stride + column + c;
+                vector_put(t.data, t.dtype, at, factor * square[i], width - c);
             }
         }
-        a += p->inner_step;
-        b += p->b_stride;
-    }
-#pragma GCC unroll 6
-    for (int i = 0; i < rows; i++) {
-#pragma GCC unroll 4
-        for (int j = 0; j < vectors; j++) {
-            vector_store(c + i * p->c_stride + j * VECTOR_LANES, sum[i][j]);
-        }
     }
 }
 
-/* attention_gemm_columns - compute all rows of `vectors` vectors of columns. */
-CPU_INLINE void attention_gemm_columns(const struct attention_gemm *p, int64_t column,
-                                       const int vectors, const bool pairs)
+/* attention_unpack_keys - write the sums of a tile of keys, which AMX has transposed. */
+static inline void attention_unpack_keys(const struct attention_operand_layout *f, struct tensor t,
+                                         int64_t row, int64_t rows, int64_t column, int64_t width,
+                                         const float *from, float factor)
 {
-    int64_t row = 0;
-    for (; row + ATTENTION_GROUP <= p->rows; row += ATTENTION_GROUP) {
-        attention_gemm_block(p, row, column, ATTENTION_GROUP, vectors, pairs);
-    }
-    switch (p->rows - row) {
-    case 5:
-        attention_gemm_block(p, row, column, 5, vectors, pairs);
-        break;
-    case 4:
-        attention_gemm_block(p, row, column, 4, vectors, pairs);
-        break;
-    case 3:
-        attention_gemm_block(p, row, column, 3, vectors, pairs);
-        break;
-    case 2:
-        attention_gemm_block(p, row, column, 2, vectors, pairs);
-        break;
-    case 1:
-        attention_gemm_block(p, row, column, 1, vectors, pairs);
-        break;
-    default:
-        break;
-    }
-}
-
-/* attention_gemm_run_as - run a GEMM for one kind of operands. */
-CPU_INLINE void attention_gemm_run_as(const struct attention_gemm *p, const bool pairs)
-{
-    int64_t vectors = number_divide_up(p->columns, VECTOR_LANES), done = 0;
-    for (; done + ATTENTION_VECTORS <= vectors; done += ATTENTION_VECTORS) {
-        attention_gemm_columns(p, done * VECTOR_LANES, ATTENTION_VECTORS, pairs);
-    }
-    switch (vectors - done) {
-#if defined(VECTOR_AVX512)
-    case 3:
-        attention_gemm_columns(p, done * VECTOR_LANES, 3, pairs);
-        break;
-    case 2:
-        attention_gemm_columns(p, done * VECTOR_LANES, 2, pairs);
-        break;
-#endif
-    case 1:
-        attention_gemm_columns(p, done * VECTOR_LANES, 1, pairs);
-        break;
-    default:
-        break;
-    }
-}
-
-/* attention_gemm_run - run a GEMM on packed tiles, on the calling thread. */
-static __attribute__((noinline)) void attention_gemm_run(const struct attention_gemm *p)
-{
-    if (ATTENTION_PAIRS && p->pairs) {
-        attention_gemm_run_as(p, true);
+    if (f->tiles) {
+        attention_unpack_transposed(t, row, rows, column, width, from, factor);
     } else {
-        attention_gemm_run_as(p, false);
+        attention_unpack(t, row, rows, column, width, from, factor);
     }
 }

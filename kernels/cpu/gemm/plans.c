@@ -219,6 +219,11 @@ bool matmul_supports(enum dtype dtype)
     return (isa & bf16_isa) == bf16_isa;
 }
 
+bool matmul_permits_amx(void)
+{
+    return plans_find_panels() != NULL;
+}
+
 /* Returns whether oneDNN adds in different orders in large and small units of this dtype, and both
  * orders are known. */
 static bool has_inner_blocks(enum dtype dtype)

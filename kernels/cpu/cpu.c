@@ -155,10 +155,8 @@ static status create_context(struct kernels *k, int threads)
     size_t bytes = compute_scratch_bytes(k->dtype, k->threads, &k->limits);
     TRY_GOTO(result, fail, arena_create(k->device, bytes, "the kernels workspace", &cpu->scratch));
     TRY_GOTO(result, fail, matmul_create(k, &cpu->matmul));
-    bool uses_amx = k->dtype == DTYPE_BF16 && matmul_uses_amx(cpu->matmul);
-    snprintf(k->description, sizeof k->description, "CPU %s%s, %d thread%s, %s", cpu->variant->name,
-             uses_amx ? " with AMX" : "", k->threads, k->threads == 1 ? "" : "s",
-             matmul_description());
+    snprintf(k->description, sizeof k->description, "CPU %s, %d thread%s, %s", cpu->variant->name,
+             k->threads, k->threads == 1 ? "" : "s", matmul_description());
     return STATUS_OK;
 fail:
     destroy_context(k);

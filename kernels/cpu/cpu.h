@@ -32,6 +32,7 @@ struct cpu_variant {
     const char *name;
     struct kernels_table table;
     size_t (*scratch_bytes)(enum dtype dtype, int threads, const struct kernels_limits *limits);
+    bool uses_amx; /* AMX computes the GEMMs of bf16 (gemm/panels.h) */
 };
 
 /* The state of a context. */

@@ -19,9 +19,6 @@ void matmul_destroy(struct matmul **m);
 /* matmul_description - return the name and version of the library. */
 const char *matmul_description(void);
 
-/* matmul_uses_amx - return whether the GEMMs of bf16 of a context use AMX. */
-bool matmul_uses_amx(const struct matmul *m);
-
 /* matmul_supports - return whether this processor has instructions for GEMMs of dtype. */
 bool matmul_supports(enum dtype dtype);
 

@@ -22,6 +22,9 @@ static size_t scratch_bytes(enum dtype dtype, int threads, const struct kernels_
 const struct cpu_variant CPU(variant) = {
     .name = VARIANT_TEXT(CPU_VARIANT),
     .scratch_bytes = scratch_bytes,
+#ifdef __AMX_BF16__
+    .uses_amx = true,
+#endif
     .table =
         {
             .linear_forward = CPU(linear_forward),

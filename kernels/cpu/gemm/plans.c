@@ -141,12 +141,6 @@ struct matmul {
     const struct panels *panels; /* NULL: oneDNN computes all GEMMs */
 };
 
-static const struct panels *find_panels(void)
-{
-    const dnnl_cpu_isa_t amx = dnnl_cpu_isa_avx512_core_amx;
-    return (dnnl_get_effective_cpu_isa() & amx) == amx ? panels_find() : NULL;
-}
-
 status matmul_create(struct kernels *k, struct matmul **out)
 {
     TRY(ALLOCATE(*out, 1, "oneDNN plans"));
@@ -154,7 +148,7 @@ status matmul_create(struct kernels *k, struct matmul **out)
     status result = STATUS_OK;
     m->device = k->device;
     m->threads = k->threads;
-    m->panels = find_panels();
+    m->panels = cpu_get_state(k)->variant->uses_amx ? panels_find() : NULL;
     TRY_GOTO(result, fail, ALLOCATE(m->states, m->threads, "the states of the threads"));
     TRY_DNNL(result, fail, dnnl_engine_create(&m->engine, dnnl_cpu, 0));
     for (int i = 0; i < m->threads; i++) {
@@ -221,7 +215,8 @@ bool matmul_supports(enum dtype dtype)
 
 bool matmul_permits_amx(void)
 {
-    return plans_find_panels() != NULL;
+    const dnnl_cpu_isa_t amx = dnnl_cpu_isa_avx512_core_amx;
+    return (dnnl_get_effective_cpu_isa() & amx) == amx && panels_find() != NULL;
 }
 
 /* Returns whether oneDNN adds in different orders in large and small units of this dtype, and both
@@ -537,11 +532,6 @@ void *plans_copy_memory(const struct matmul *m, int thread)
 const struct panels *plans_panels(const struct matmul *m)
 {
     return m->panels;
-}
-
-bool matmul_uses_amx(const struct matmul *m)
-{
-    return m->panels != NULL;
 }
 
 struct divisions *plans_divisions(struct matmul *m)

@@ -45,10 +45,7 @@ status plans_reserve_copies(struct matmul *m, size_t bytes);
 /* plans_copy_memory - return the memory of a thread that plans_reserve_copies allocated. */
 void *plans_copy_memory(const struct matmul *m, int thread);
 
-/* plans_panels - return the functions for GEMMs of bf16 with AMX, or NULL.
- *
- * They are found when the context is created. The environment variable DNNL_MAX_CPU_ISA limits them
- * as it limits oneDNN. */
+/* plans_panels - return the functions for GEMMs of bf16 with AMX; NULL: the context uses no AMX. */
 const struct panels *plans_panels(const struct matmul *m);
 
 /* plans_divisions - return the divisions of the context. */

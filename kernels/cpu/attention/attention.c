@@ -9,10 +9,10 @@
  * instruction, but m log2(e) is rounded. For scores above 2^31, this rounding error alone would
  * make the power of two overflow.
  *
- * Blocking  A tile of keys and values is packed once for QUERIES rows. Groups of rows go
- *           through the score GEMM, the softmax and the value GEMM, so that they stay in registers
- *           and in the L1 cache. A single query row (generation) reads keys and values where they
- *           are, because it is limited by memory bandwidth.
+ * Blocking  A tile of keys and values is packed once for QUERIES rows. Groups of rows go through
+ *           the score GEMM, the softmax and the value GEMM, so that they stay in registers and in
+ *           the L1 cache. A single query row (generation) reads keys and values where they are,
+ *           because it is limited by memory bandwidth.
  * Threads   Each thread has a range of rows (attention_division.h). The results of a row depend
  *           neither on the range nor on other sequences.
  *

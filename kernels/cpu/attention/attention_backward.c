@@ -8,7 +8,8 @@
  *
  * Blocking  Five GEMMs for each query head, tile of keys and tile of queries. dk and dv of a tile
  *           of keys stay in the cache; dq of the head is a separate f32 matrix. Causal tiles above
- *           the diagonal are skipped, tiles on it are reduced to the visible keys.
+ *           the diagonal are skipped, tiles on it are reduced to the visible keys. With AMX, dk and
+ *           dv of a tile are transposed. Then p and ds are right operands, which need no transpose.
  * Threads   Work items are (sequence, key-value head); all sequences of a part of the bias gradient
  *           (attention_bias.h) have the same thread. Each sum therefore belongs to one thread and
  *           has one order, and no score is computed twice. If there are few items for the threads,
@@ -153,13 +154,13 @@ static void prepare_rows(const struct workspace *w, const struct attention_head 
     int64_t row = h->first_q + rows.first, count = rows.last - rows.first;
     int64_t packed = rows.first / (w->layout.pairs ? 2 : 1) * w->padded;
     const float *lse = (const float *)v.lse.data + h->head * v.lse.stride + h->first_q;
-    attention_pack_queries(w->q + packed, v.q, row, count, column, width);
-    attention_pack_queries(w->d_o + packed, v.d_o, row, count, column, width);
     if (w->layout.pairs) {
         int64_t operand = rows.first * w->layout.stride;
         attention_pack_left(w->q_operand + operand, v.q, row, count, column, width);
         attention_pack_left(w->d_o_operand + operand, v.d_o, row, count, column, width);
     }
+    attention_pack_queries(w->q + packed, v.q, row, count, column, width);
+    attention_pack_queries(w->d_o + packed, v.d_o, row, count, column, width);
     for (int64_t i = rows.first; i < rows.last; i++) {
         int64_t from = h->first_q + i;
         attention_prefetch(v.o, from, column, width);

@@ -1,7 +1,12 @@
 /* The GEMM of attention on packed tiles.
  *
  * One register-blocked GEMM serves the two GEMMs of the forward pass and the five of the backward
- * pass. With AMX, tile registers replace the vectors if the operands are pairs of bf16. */
+ * pass. With AMX, tile registers replace the vectors if the operands are pairs of bf16.
+ *
+ * Numerics  An instruction of AMX adds STEP products in one order (gemm/amx.h). Sums over queries
+ *           or keys begin at a multiple of STEP rows of their sequence, and rows that do not exist
+ *           or are not visible add zeros. The bits of a sum therefore depend neither on the
+ *           division of the work nor on other sequences. */
 #pragma once
 
 #include <string.h>

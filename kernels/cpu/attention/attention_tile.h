@@ -227,6 +227,9 @@ static inline void attention_pack_right(float *to, struct tensor t, int64_t row,
         return;
     }
     for (int64_t r = 0; r < rows; r += VECTOR_LANES) {
+        for (int i = 0; i < VECTOR_LANES; i++) {
+            cpu_prefetch(t, row + r + VECTOR_LANES + i, column, width);
+        }
         for (int64_t c = 0; c < f.inner; c += VECTOR_LANES) {
             int64_t left = number_min(width - 2 * c, 2 * VECTOR_LANES);
             vector square[VECTOR_LANES];

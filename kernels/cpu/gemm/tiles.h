@@ -4,7 +4,7 @@
  * processors without AMX. */
 #pragma once
 
-#ifndef TILE_LOAD
+#if !defined(TILE_LOAD) && defined(__x86_64__)
 #include <cpuid.h>
 #include <immintrin.h>
 #include <stdbool.h>

@@ -19,7 +19,7 @@
 static inline vector math_exp2(vector x)
 {
     vector_bits underflows = x < -126.0f;
-    /* 2^-127 is subnormal and would take a processor more than 100 cycles */
+    /* -127 would give a subnormal number. An operation on it takes more than 100 cycles. */
     x = vector_min(vector_set(129.0f), vector_max(vector_set(-126.0f), x));
     const vector shift = vector_set(12582912.0f); /* 1.5 2^23: adding it rounds to an integer */
     vector n = (x + shift) - shift;

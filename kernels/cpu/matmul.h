@@ -22,8 +22,8 @@ const char *matmul_description(void);
 /* matmul_supports - return whether this processor has instructions for GEMMs of dtype. */
 bool matmul_supports(enum dtype dtype);
 
-/* matmul_permits_amx - return whether the processor has AMX for bf16, and neither the kernel nor
- * the environment variable DNNL_MAX_CPU_ISA forbids it. */
+/* matmul_permits_amx - return whether the processor has AMX for bf16, and neither the operating
+ * system nor the environment variable DNNL_MAX_CPU_ISA excludes it. */
 bool matmul_permits_amx(void);
 
 /* matmul_library_bytes - estimate the library's largest workspace over all threads.
@@ -50,14 +50,15 @@ typedef void matmul_callback(void *context, struct matmul_block block);
  *           dtype;  bias f32 [1, columns] or absent
  * Units     unit_rows and unit_columns are the sizes of the blocks; 0: chosen from the shape. If
  *           there are too few blocks for the threads, blocks are divided, except with keep_units;
- *           with keep_columns only by rows. With AMX, unit_rows is used with keep_units only, and
- *           unit_columns also with keep_columns
- * Callbacks `before` receives a whole block. `after` receives the block, or parts of its rows one
- *           after the other; with keep_units the whole block
+ *           with keep_columns only by rows. With AMX, unit_rows has an effect only with keep_units,
+ *           and unit_columns only with keep_units or keep_columns
+ * Callbacks `before` is called once with the whole block. With keep_units, `after` is also called
+ *           once with the whole block. Otherwise it may be called several times, each time with the
+ *           next rows of the block
  * Memory    private_elements > 0: c.data holds one block for each thread, this many elements apart
- *           and with stride c.stride; `after` reads the rows that it receives from the begin of the
- *           block, and c as a whole is not stored. Such a call sets keep_columns, has at most 768
- *           unit_columns, and does not accumulate */
+ *           and with stride c.stride. The rows of a call of `after` are stored at the beginning of
+ *           the block of its thread. c as a whole is not stored. Such a call sets keep_columns, has
+ *           at most 768 unit_columns, and does not accumulate */
 struct matmul_call {
     struct tensor c, a, b, bias;
     bool transpose_a, transpose_b, accumulate, keep_units, keep_columns;

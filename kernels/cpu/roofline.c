@@ -1,4 +1,4 @@
-/* The time of the GEMMs of a step alone, as fast as this machine runs them.
+/* Measures the shortest time in which this machine computes only the GEMMs of a step.
  *
  * Each shape is timed with two algorithms: split by oneDNN, and split into units by matmul.c. There
  * is no bias, activation or accumulation. A shape that a step runs once per layer runs here on as

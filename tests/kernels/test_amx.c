@@ -152,8 +152,8 @@ static void count_after(void *context, struct matmul_block block)
     }
 }
 
-/* `after` receives each element once. `before` is called once for each unit; so is `after` if the
- * units are kept. */
+/* Checks that `after` receives each element once and that `before` is called once for each unit.
+ * With keep_units, `after` is also called once for each unit. */
 static void check_callbacks(const struct panels *p, bool keep_units)
 {
     const struct gemm sizes = {70, 40, 1500, false, true};

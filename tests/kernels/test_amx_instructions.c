@@ -1,5 +1,6 @@
-/* Tests tile_model.h: a multiplication of random tiles with the instructions of AMX has the same
- * bits. Some elements are tiny, infinite or NaN. Skipped on processors without AMX. */
+/* Tests tile_model.h: the model and the AMX instructions multiply the same random tiles, and the
+ * results must have the same bits. Some elements are tiny, infinite or NaN. The test is skipped on
+ * processors without AMX. */
 #include "kernels/cpu/gemm/amx.h"
 #include "tests/check.h"
 #include "tests/kernels/tile_model.h"
@@ -42,7 +43,8 @@ static bool is_nan(uint32_t word)
     return (word & 0x7fffffffU) > 0x7f800000U;
 }
 
-/* NaN may differ in its bits: the processor has rules for which of two operands it returns. */
+/* The bits of a NaN may differ, because the model does not implement the rules by which the
+ * processor selects one of two NaN operands. */
 static void check_equal(const uint32_t *x, const uint32_t *y)
 {
     for (int i = 0; i < WORDS; i++) {

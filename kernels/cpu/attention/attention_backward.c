@@ -101,8 +101,9 @@ static size_t compute_order_bytes(int64_t query_tiles, int heads)
     return cpu_scratch_align((size_t)(query_tiles * heads) * sizeof(int32_t));
 }
 
-/* Returns the row of the packed queries of a head at which a sequence begins, or the number of rows
- * after the last sequence. Sequences begin at multiples of STEP. */
+/* Returns the packed row at which a sequence begins. `row` is its first row before packing. For the
+ * total number of rows and the number of sequences, the result is the number of packed rows.
+ * Sequences begin at multiples of ATTENTION_STEP. */
 static int64_t get_packed_row(int64_t row, int64_t sequence)
 {
     return number_round_up(row + sequence * (ATTENTION_STEP - 1), ATTENTION_STEP);
@@ -117,8 +118,9 @@ static int64_t count_packed_floats(int64_t packed_rows, int64_t width)
 /* Returns the bytes of f32 sums for dq, if dq cannot hold them. */
 static size_t compute_sums_bytes(enum dtype dtype, int64_t width, int64_t rows, int heads)
 {
+    enum { WIDEST_VECTOR = 16 }; /* all variants need the same scratch memory */
     int64_t padded = attention_padded_width(width);
-    bool is_needed = dtype != DTYPE_F32 || padded != width;
+    bool is_needed = dtype != DTYPE_F32 || width % WIDEST_VECTOR != 0;
     return is_needed ? cpu_scratch_align((size_t)(rows * heads * padded) * sizeof(float)) : 0;
 }
 

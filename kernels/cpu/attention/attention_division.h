@@ -2,8 +2,9 @@
  *
  * Forward   The rows of all queries are in the order of their sequences, heads and numbers. Each
  *           thread has one range of them. The ranges have almost equal work. The work is the number
- *           of scores that are computed. A range begins at a group of rows that are
- *           computed together, so the groups are the same with any number of threads.
+ *           of scores that are computed. The rows of a group are computed together: ATTENTION_GROUP
+ *           rows, or ATTENTION_TILE rows with AMX. A range begins at the first row of a group, so
+ *           the groups are the same with any number of threads.
  * Backward  With few threads, a work item is a key-value head of a sequence. Otherwise a work item
  *           is a tile of keys of such a head, and a thread takes the next item when it is idle. If
  *           there are still few items, each of them has fewer keys. */
@@ -131,8 +132,8 @@ static inline struct attention_item attention_get_item(const struct attention *a
 
 enum { ATTENTION_ITEMS_PER_THREAD = 8 };
 
-/* attention_most_sequences - return an upper bound of the sequences of a call with `rows` queries
- * that attention_divide_further divides. */
+/* attention_most_sequences - return an upper bound on the number of sequences of a call with `rows`
+ * queries for which attention_divide_further returns true. */
 static inline int64_t attention_most_sequences(int64_t rows, int threads)
 {
     return number_min(rows / ATTENTION_STEP, (int64_t)ATTENTION_ITEMS_PER_THREAD * threads);
@@ -140,8 +141,9 @@ static inline int64_t attention_most_sequences(int64_t rows, int threads)
 
 /* attention_divide_further - return whether whole heads are too few work items for the threads. One
  * or two threads need no further division. More threads need none if each one gets the same number
- * of equal items. Sequences of less than ATTENTION_STEP queries on average have too little work.
- * The gradient of a bias and shared prefixes need whole heads. */
+ * of equal items. Sequences of less than ATTENTION_STEP queries on average are not divided, even if
+ * they have many keys, because the padding of their packed queries would need too much scratch
+ * memory. The gradient of a bias and shared prefixes need whole heads. */
 static inline bool attention_divide_further(const struct attention *a, int threads)
 {
     int64_t items = a->sequences * a->kv_heads;
@@ -156,10 +158,11 @@ static inline bool attention_divide_further(const struct attention *a, int threa
 
 /* attention_item_keys - return the largest number of keys of a work item; 0: whole heads are items.
  * Half a tile costs 4 to 25 % more CPU time than a tile, and a quarter costs 28 to 63 % more. A
- * quarter is therefore slower even if fewer threads are idle. */
+ * quarter is therefore slower even if fewer threads are idle. The number is a multiple of
+ * ATTENTION_STEP, so that the order of additions with AMX does not depend on it. */
 static inline int64_t attention_item_keys(const struct attention *a, int threads)
 {
-    enum { KEYS_MIN = 32, ITEMS_PER_THREAD = 5 };
+    enum { KEYS_MIN = ATTENTION_STEP, ITEMS_PER_THREAD = 5 };
     int64_t keys = ATTENTION_KEYS;
     if (!attention_divide_further(a, threads)) {
         return 0;

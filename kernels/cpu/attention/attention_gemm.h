@@ -3,10 +3,10 @@
  * One register-blocked GEMM serves the two GEMMs of the forward pass and the five of the backward
  * pass. With AMX, tile registers replace the vectors if the operands are pairs of bf16.
  *
- * Numerics  An instruction of AMX adds STEP products in one order (gemm/amx.h). Sums over queries
- *           or keys begin at a multiple of STEP rows of their sequence, and rows that do not exist
- *           or are not visible add zeros. The bits of a sum therefore depend neither on the
- *           division of the work nor on other sequences. */
+ * Numerics  An AMX instruction adds ATTENTION_STEP products in a fixed order (gemm/amx.h). A sum
+ *           over queries or keys begins at a row of its sequence that is a multiple of
+ *           ATTENTION_STEP. Rows that do not exist or are not visible add zeros. The bits of a sum
+ *           therefore depend neither on the division of the work nor on other sequences. */
 #pragma once
 
 #include <string.h>
@@ -43,9 +43,10 @@ enum { ATTENTION_AMX = 0 };
 /* The arguments of a GEMM: c (+)= a b. Element (row, inner) of a is at row * row_step + inner *
  * inner_step. The rows of b have whole vectors.
  *
- * With AMX, `inner` is a multiple of TILE. TILE elements of a row of a are adjacent, and the next
- * ones are TILE * inner_step farther. The last tile of a may end after the last row, so memory for
- * whole tiles exists. The values there do not change c. */
+ * With AMX, `inner` is a multiple of ATTENTION_TILE. Each row of a consists of runs of
+ * ATTENTION_TILE adjacent elements. Two runs are ATTENTION_TILE * inner_step elements apart. The
+ * memory of a has whole tiles, because the last tile may be read beyond the last row. The values
+ * there do not change c. */
 struct attention_gemm {
     float *c;
     int64_t c_stride;
@@ -77,14 +78,15 @@ static inline void attention_tiles_end(bool tiles)
 }
 
 #if defined(__AMX_BF16__)
-/* attention_tiles_row - compute TILE rows of at most four tiles of columns. The registers 0 to 3
- * are sums, 4 is a tile of a, and 5 to 7 are tiles of b. */
+/* attention_tiles_row - compute ATTENTION_TILE rows of at most four tiles of columns. Registers 0
+ * to 3 hold the sums, register 4 holds a tile of a, and registers 5 to 7 hold tiles of b. */
 CPU_INLINE void attention_tiles_row(float *c, int64_t c_stride, const struct attention_gemm *p,
                                     int64_t row, int64_t column, const int tiles)
 {
     enum { TILE = ATTENTION_TILE };
     const float *a = p->a + row * p->row_step, *b = p->b + column;
     int64_t c_bytes = c_stride * 4, a_bytes = p->row_step * 4, b_bytes = p->b_stride * 4;
+    TILE_FENCE();
     if (p->accumulate) {
         TILE_LOAD(0, c, c_bytes);
         if (tiles > 1) {
@@ -133,8 +135,8 @@ CPU_INLINE void attention_tiles_row(float *c, int64_t c_stride, const struct att
     }
 }
 
-/* attention_tiles_run - compute all rows of at most four tiles of columns. The last rows go through
- * a copy if they are not a whole tile. */
+/* attention_tiles_run - compute all rows of at most four tiles of columns. If the last rows are not
+ * a whole tile, they are computed in a temporary copy. */
 CPU_INLINE void attention_tiles_run(const struct attention_gemm *p, int64_t column, const int tiles)
 {
     enum { TILE = ATTENTION_TILE };

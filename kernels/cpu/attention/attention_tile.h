@@ -3,8 +3,9 @@
  * Packing   A tile of one head is copied out of the strided rows. Their stride, a multiple of a
  *           fraction of a page, would make cache sets collide. Packing also converts bf16 to f32
  *           and transposes the tile where the inner index of the GEMM runs over rows. A tile has
- *           KEYS keys. A row of a tile has head_width elements, padded with zeros to whole vectors.
- *           With AMX the operands of a GEMM are also padded with zeros to whole tiles. */
+ *           KEYS keys. A row of a tile has head_width elements, padded with zeros to a multiple of
+ *           STEP. With AMX, rows of zeros follow the operands of GEMMs that add over rows, so that
+ *           the number of rows is also a multiple of STEP. */
 #pragma once
 
 #include <math.h>
@@ -46,7 +47,8 @@ static inline void attention_modify_scores(const struct attention_head *h, int64
 
 /* attention_padded_width - return the floats of a packed row.
  *
- * They are whole steps of AMX, so that all variants need the same scratch. */
+ * The number is a multiple of ATTENTION_STEP in all variants, so that all variants need the same
+ * scratch memory. */
 static inline int64_t attention_padded_width(int64_t head_width)
 {
     return number_round_up(head_width, ATTENTION_STEP);
@@ -352,7 +354,8 @@ static inline void attention_unpack_transposed(struct tensor t, int64_t row, int
     }
 }
 
-/* attention_unpack_keys - write the sums of a tile of keys, which AMX has transposed. */
+/* attention_unpack_keys - write the sums of a tile of keys, dk or dv, times factor to rows of t.
+ * With AMX, the sums are transposed. */
 static inline void attention_unpack_keys(const struct attention_operand_layout *f, struct tensor t,
                                          int64_t row, int64_t rows, int64_t column, int64_t width,
                                          const float *from, float factor)

@@ -5,8 +5,9 @@
 #include "base/number.h"
 #include "kernels/cpu/gemm/tiles.h"
 
-/* A register has 16 rows of 64 bytes: 16 rows of 32 elements of a, or pairs of elements of 16
- * columns of b, or 16 x 16 sums. A block of the output has four registers. */
+/* A tile register has 16 rows of 64 bytes. It holds 16 rows of a with 32 elements each, or 32
+ * elements of each of 16 columns of b, as 16 rows of pairs, or 16 x 16 sums. A block of the output
+ * fills four registers. */
 enum { SIDE = 16, INNER = AMX_INNER, REGISTER = SIDE * INNER, ROW_BYTES = 64 };
 
 bool amx_is_available(void)
@@ -94,9 +95,10 @@ static inline void load_pairs(__m512i r[SIDE], const bf16 *from, int64_t stride,
     }
 }
 
-/* Copies two registers: 32 rows of a or columns of b from `position` on, and 32 inner indexes from
- * `inner` on. A row of a register holds neighboring inner indexes of a, or pairs of them of b. One
- * is the transpose of the other. */
+/* Packs two registers: 32 rows of a or 32 columns of b, starting at `position`, with 32 inner
+ * indexes, starting at `inner`. In a register of a, each row holds 32 inner indexes of one row of
+ * a. In a register of b, each row holds a pair of inner indexes of each of 16 columns of b. In
+ * units of pairs, one layout is the transpose of the other. */
 static inline void pack_registers(bf16 *to, const struct amx_source *s, int64_t position,
                                   int64_t inner, bool is_a)
 {
@@ -146,9 +148,10 @@ void amx_pack_b(bf16 *to, const struct amx_source *s)
     pack_panels(to, s, false);
 }
 
-/* The registers 0 to 3 are the quarters of the block, 4 and 5 rows of a, 6 and 7 columns of b. The
- * panel of a is read for many panels of b and stays in the L1 cache. A panel of b is read once in
- * this time and should not replace it. */
+/* Registers 0 to 3 hold the quarters of the block, registers 4 and 5 rows of a, and registers 6 and
+ * 7 columns of b. One panel of a is multiplied by many panels of b and stays in the L1 cache. Each
+ * panel of b is read once per panel of a. TILE_LOAD_ONCE loads it, so that it does not replace the
+ * panel of a in the cache. */
 void amx_multiply(float *c, int64_t stride, const bf16 *a, const bf16 *b, int64_t inner,
                   struct amx_start start)
 {

@@ -4,10 +4,11 @@
  *   panel   AMX_SIDE rows of a, or AMX_SIDE columns of b, copied in the order in which the
  *           instructions read them. The inner size is rounded up to a multiple of AMX_INNER
  *
- * Numerics  The inner size is processed in steps of AMX_INNER. The instruction adds the products of
- *           the even indexes of a step, adds those of the odd ones, and adds the two sums to the
- *           output, all in f32. The start values are added first; the old value of a bf16 output is
- *           added last. This instruction and the rounding to bf16 treat numbers below 2^-126 as
+ * Numerics  The inner size is processed in steps of AMX_INNER. For each step, the instruction
+ *           adds the products of the even indexes, adds the products of the odd indexes, adds
+ *           these two sums, and adds the result to the block, all in f32. The block is initialized
+ *           with the start values. The old value of a bf16 output is added last. This instruction
+ *           and the rounding to bf16 treat numbers below 2^-126 as
  *           zero (Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2, TDPBF16PS
  *           and VCVTNE2PS2BF16)
  *
@@ -24,13 +25,17 @@
 
 enum { AMX_SIDE = 32, AMX_INNER = 32 };
 
-/* amx_is_available - return whether the processor has AMX for bf16 and the kernel permits it. */
+/* amx_is_available - return whether the processor has AMX for bf16 and the operating system permits
+ * it. */
 bool amx_is_available(void);
 
-/* amx_begin - configure the tile registers of the calling thread. */
+/* amx_begin - configure the tile registers of the calling thread.
+ *
+ * Each of the eight registers gets 16 rows of 64 bytes. Attention also uses this configuration
+ * (attention/attention_gemm.h). */
 void amx_begin(void);
 
-/* amx_end - release the tile registers, so that the kernel need not save them. */
+/* amx_end - release the tile registers, so that the operating system need not save them. */
 void amx_end(void);
 
 /* A part of a matrix that is copied to panels. */
@@ -63,7 +68,7 @@ struct amx_start {
 void amx_multiply(float *c, int64_t stride, const bf16 *a, const bf16 *b, int64_t inner,
                   struct amx_start start);
 
-/* amx_store - round rows x columns elements of a dense block to bf16 and store them, or add them to
- * c. The block is aligned to 64 bytes. */
+/* amx_store - store rows x columns elements of a block in c as bf16. If `accumulate`, add the old
+ * elements of c before rounding. The block has a stride of AMX_SIDE and is aligned to 64 bytes. */
 void amx_store(bf16 *c, int64_t stride, const float *block, int64_t rows, int64_t columns,
                bool accumulate);

@@ -48,7 +48,7 @@ size_t matmul_library_bytes(enum dtype dtype, int threads, const struct kernels_
     int64_t longest = number_max(limits->inner, limits->width);
     size_t copies = (size_t)((rows + longest) * GRID_UNIT_COLUMNS) * dtype_bytes(dtype);
     copies = threads <= 2 ? 0 : copies < MATMUL_COPIES_BYTES ? copies : MATMUL_COPIES_BYTES;
-    if (dtype == DTYPE_BF16) { /* on any machine, because plans are also made for others */
+    if (dtype == DTYPE_BF16) { /* also without AMX, because `plan` estimates other machines */
         int64_t unit = number_max((int64_t)panels_library_bytes(limits), HUGE_PAGE_BYTES);
         copies = (size_t)number_max((int64_t)copies, unit);
     }

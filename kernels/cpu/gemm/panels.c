@@ -83,23 +83,25 @@ static size_t compute_bytes(const struct matmul_call *call, int64_t rows, int64_
 
 size_t panels_library_bytes(const struct kernels_limits *limits)
 {
-    /* the largest inner block, and sums of all rows; larger inner sizes can have smaller blocks */
+    /* This inner size has the largest inner blocks and needs the sums of all rows. Larger inner
+     * sizes can have smaller blocks. */
     int64_t rows = number_max(number_max(limits->inner, limits->width), limits->rows);
     struct matmul_call call = {.c.dtype = DTYPE_BF16,
                                .a.columns = (GROUP_BLOCKS + 1) * INNER_BLOCK};
     return compute_bytes(&call, number_min(rows, ROWS), COLUMNS);
 }
 
-/* Estimates the time of a unit, in the time of one element of the output. Packing one row or column
- * of panels takes as long as PACKING elements. */
+/* Estimates the time of a unit, as a multiple of the time of one element of the output. Packing one
+ * row of a or one column of b takes as long as PACKING elements. */
 static double estimate_time(int64_t rows, int64_t columns)
 {
     enum { PACKING = 150 };
     return (double)rows * (double)columns + (double)(PACKING * (rows + columns));
 }
 
-/* For each number of units across, the threads get up to ROUNDS_MAX units each. The narrowest units
- * have COLUMNS_MIN columns. */
+/* Divides the output into units. It compares several numbers of units in a row, with up to
+ * ROUNDS_MAX units per thread, and selects the division with the shortest estimated time. The
+ * narrowest units have COLUMNS_MIN columns. */
 static struct grid divide_output(const struct matmul_call *call, int threads)
 {
     enum { ROUNDS_MAX = 4, COLUMNS_MIN = 64 };
@@ -198,7 +200,8 @@ static void copy_values(float *to, int64_t to_stride, const float *from, int64_t
     }
 }
 
-/* Computes a block of an f32 output that holds its sums. */
+/* Computes a block of an f32 output. If the unit has no `sums`, the output holds the sums of the
+ * previous inner blocks. */
 static void run_f32_block(const struct unit *u, const struct inner_block *s, float *c, int64_t rows,
                           int64_t columns, const bf16 *b, struct amx_start start)
 {

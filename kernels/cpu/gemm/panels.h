@@ -7,7 +7,7 @@
  *           not on the unit. The bits of the output therefore do not depend on the number of
  *           threads.
  *
- * Calls     panels_find once for each context; divide, bytes and run for each GEMM */
+ * Calls     panels_find for each context that uses AMX; divide, bytes and run for each GEMM */
 #pragma once
 
 #include "kernels/cpu/gemm/grid.h"
@@ -16,9 +16,9 @@
  *
  *   divide  divides the output into units for a number of threads
  *   bytes   returns the memory that a thread needs for units of this size
- *   run     computes one unit on the calling thread; memory has `bytes` and is aligned to 64 bytes.
- *           If the call permits other units, `after` is called for the rows of one panel at a
- *           time, else for the whole unit. `before` is called for the whole unit */
+ *   run     computes one unit on the calling thread. `memory` has the size that `bytes` returns and
+ *           is aligned to 64 bytes. `before` is called for the whole unit. `after` is called for
+ *           the whole unit with keep_units, and otherwise for the rows of one panel at a time */
 struct panels {
     struct grid (*divide)(const struct matmul_call *call, int threads);
     size_t (*bytes)(const struct matmul_call *call, int64_t rows, int64_t columns);

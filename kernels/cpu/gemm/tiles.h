@@ -11,8 +11,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* tile_is_available - return whether the processor has AMX for bf16 and the kernel permits it. The
- * permission is for the whole process (Documentation/arch/x86/xstate.rst of Linux). */
+/* tile_is_available - return whether the processor has AMX for bf16 and the operating system
+ * permits it. The permission applies to the whole process (Documentation/arch/x86/xstate.rst of
+ * Linux). */
 static inline bool tile_is_available(void)
 {
     enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };
@@ -27,7 +28,8 @@ static inline bool tile_is_available(void)
 #define TILE_CONFIGURE(configuration) _tile_loadconfig(configuration)
 #define TILE_RELEASE() _tile_release()
 #define TILE_ZERO(tile) _tile_zero(tile)
-/* The compiler does not know that loads read memory. Use it after stores to the operands. */
+/* The intrinsics of loads do not declare that they read memory, so the compiler may delay earlier
+ * stores. TILE_FENCE between stores to the operands and loads prevents this. */
 #define TILE_FENCE() __asm__ volatile("" ::: "memory")
 #define TILE_LOAD(tile, memory, stride) _tile_loadd(tile, memory, stride)
 #define TILE_LOAD_ONCE(tile, memory, stride) _tile_stream_loadd(tile, memory, stride)

@@ -45,6 +45,23 @@ static void test_context(struct device *dev)
     CHECK(kernels_workspace_bytes(DEVICE_CPU, DTYPE_F32, 1, &limits) > 0);
 }
 
+/* The variant v4_amx is selected if oneDNN may use AMX. The test kernels_without_amx sets
+ * DNNL_MAX_CPU_ISA. */
+static void test_amx_limit(struct device *dev)
+{
+    struct kernels *k = NULL;
+    CHECK_OK(kernels_create(dev, DTYPE_F32, 1, &limits, &k));
+    bool uses_amx = strstr(kernels_description(k), "v4_amx") != NULL;
+    CHECK_OK(kernels_destroy(&k));
+    CHECK(uses_amx == matmul_permits_amx());
+    CHECK(!uses_amx || getenv("DNNL_MAX_CPU_ISA") == NULL);
+    if (!uses_amx) {
+        CHECK(setenv("BIREME_CPU", "v4_amx", 1) == 0);
+        CHECK_FAILS(kernels_create(dev, DTYPE_F32, 1, &limits, &k), STATUS_UNAVAILABLE, "v4_amx");
+        CHECK(unsetenv("BIREME_CPU") == 0);
+    }
+}
+
 static void test_profile(struct device *dev)
 {
     struct kernels *k = NULL;
@@ -277,6 +294,7 @@ int main(void)
     CHECK_OK(device_create(DEVICE_CPU, 0, &dev));
     test_errors(dev);
     test_context(dev);
+    test_amx_limit(dev);
     test_profile(dev);
     test_attention_flops(dev);
     test_roofline(dev);

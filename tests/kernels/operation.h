@@ -220,35 +220,19 @@ static inline struct kernels *operation_context(struct device *dev, const char *
     (void)threads;
     return on_gpu_context(dev, dtype, limits);
 }
-#elif defined(OPERATION_AMX_MODEL)
+#else
+#ifdef OPERATION_AMX_MODEL
 /* The CPU back-end with AVX-512 BF16. Attention is compiled with a model of AMX (tile_model.h). */
 static const char *const operation_variants[] = {"v4_bf16"};
 enum { OPERATION_VARIANTS = 1, OPERATION_ON_GPU = 0, OPERATION_HOST = 1 };
-
-/* operation_context - create a context; skip the test if this processor lacks the instruction
- * set. */
-static inline struct kernels *operation_context(struct device *dev, const char *set,
-                                                enum dtype dtype, int threads,
-                                                const struct kernels_limits *limits)
-{
-    struct kernels *k = NULL;
-    CHECK(setenv("BIREME_CPU", set, 1) == 0);
-    if (kernels_create(dev, dtype, threads, limits, &k) == STATUS_UNAVAILABLE) {
-        status_clear();
-        printf("skipped: the processor has no AVX-512 BF16\n");
-        exit(CHECK_SKIPPED);
-    }
-    CHECK_OK(status_pending()->code);
-    attention_model_use(k);
-    return k;
-}
 #else
 /* The instruction sets of the CPU back-end, best last. Each test runs with all supported ones. */
 static const char *const operation_variants[] = {"baseline", "v3", "v4", "v4_bf16", "v4_amx"};
 enum { OPERATION_VARIANTS = 5, OPERATION_ON_GPU = 0, OPERATION_HOST = 1 };
+#endif
 
-/* operation_context - create a context; return NULL if this processor lacks the instruction set or
- * the dtype. */
+/* operation_context - create a context. If this processor lacks the instruction set or the dtype,
+ * return NULL, or skip the test if it needs the model of AMX. */
 static inline struct kernels *operation_context(struct device *dev, const char *set,
                                                 enum dtype dtype, int threads,
                                                 const struct kernels_limits *limits)
@@ -259,6 +243,13 @@ static inline struct kernels *operation_context(struct device *dev, const char *
         status_clear();
     }
     CHECK_OK(status_pending()->code);
+#ifdef OPERATION_AMX_MODEL
+    if (k == NULL) {
+        printf("skipped: the processor has no AVX-512 BF16\n");
+        exit(CHECK_SKIPPED);
+    }
+    attention_model_use(k);
+#endif
     return k;
 }
 #endif

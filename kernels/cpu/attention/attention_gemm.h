@@ -78,6 +78,21 @@ static inline void attention_tiles_end(bool tiles)
 }
 
 #if defined(__AMX_BF16__)
+/* Loads or stores the sums of `tiles` tiles. The register of an instruction must be a constant. */
+#define ATTENTION_EACH_SUM(instruction, tiles, c, c_bytes)                                         \
+    do {                                                                                           \
+        instruction(0, c, c_bytes);                                                                \
+        if ((tiles) > 1) {                                                                         \
+            instruction(1, (c) + ATTENTION_TILE, c_bytes);                                         \
+        }                                                                                          \
+        if ((tiles) > 2) {                                                                         \
+            instruction(2, (c) + 2 * ATTENTION_TILE, c_bytes);                                     \
+        }                                                                                          \
+        if ((tiles) > 3) {                                                                         \
+            instruction(3, (c) + 3 * ATTENTION_TILE, c_bytes);                                     \
+        }                                                                                          \
+    } while (0)
+
 /* attention_tiles_row - compute ATTENTION_TILE rows of at most four tiles of columns. Registers 0
  * to 3 hold the sums, register 4 holds a tile of a, and registers 5 to 7 hold tiles of b. */
 CPU_INLINE void attention_tiles_row(float *c, int64_t c_stride, const struct attention_gemm *p,
@@ -88,16 +103,7 @@ CPU_INLINE void attention_tiles_row(float *c, int64_t c_stride, const struct att
     int64_t c_bytes = c_stride * 4, a_bytes = p->row_step * 4, b_bytes = p->b_stride * 4;
     TILE_FENCE();
     if (p->accumulate) {
-        TILE_LOAD(0, c, c_bytes);
-        if (tiles > 1) {
-            TILE_LOAD(1, c + TILE, c_bytes);
-        }
-        if (tiles > 2) {
-            TILE_LOAD(2, c + 2 * TILE, c_bytes);
-        }
-        if (tiles > 3) {
-            TILE_LOAD(3, c + 3 * TILE, c_bytes);
-        }
+        ATTENTION_EACH_SUM(TILE_LOAD, tiles, c, c_bytes);
     } else {
         TILE_ZERO(0);
         TILE_ZERO(1);
@@ -123,16 +129,7 @@ CPU_INLINE void attention_tiles_row(float *c, int64_t c_stride, const struct att
         a += TILE * p->inner_step;
         b += TILE * p->b_stride;
     }
-    TILE_STORE(0, c, c_bytes);
-    if (tiles > 1) {
-        TILE_STORE(1, c + TILE, c_bytes);
-    }
-    if (tiles > 2) {
-        TILE_STORE(2, c + 2 * TILE, c_bytes);
-    }
-    if (tiles > 3) {
-        TILE_STORE(3, c + 3 * TILE, c_bytes);
-    }
+    ATTENTION_EACH_SUM(TILE_STORE, tiles, c, c_bytes);
 }
 
 /* attention_tiles_run - compute all rows of at most four tiles of columns. If the last rows are not

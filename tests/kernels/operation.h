@@ -232,7 +232,7 @@ enum { OPERATION_VARIANTS = 5, OPERATION_ON_GPU = 0, OPERATION_HOST = 1 };
 #endif
 
 /* operation_context - create a context. If this processor lacks the instruction set or the dtype,
- * return NULL, or skip the test if it needs the model of AMX. */
+ * return NULL. If the test uses the model of AMX, skip the test instead. */
 static inline struct kernels *operation_context(struct device *dev, const char *set,
                                                 enum dtype dtype, int threads,
                                                 const struct kernels_limits *limits)

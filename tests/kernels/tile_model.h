@@ -2,8 +2,8 @@
  *
  * Source    the operations of LDTILECFG, TILELOADD, TILESTORED, TILEZERO, TILERELEASE and TDPBF16PS
  *           in the Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2
- * Errors    An access without a configuration, or with a size that the configuration does not
- *           permit, aborts the process. The processor raises an exception in these cases */
+ * Errors    The model aborts the process if an access has no configuration or has a size that the
+ *           configuration does not permit. The processor raises an exception in these cases */
 #pragma once
 
 #include <math.h>

@@ -101,9 +101,9 @@ static size_t compute_order_bytes(int64_t query_tiles, int heads)
     return cpu_scratch_align((size_t)(query_tiles * heads) * sizeof(int32_t));
 }
 
-/* Returns the packed row at which a sequence begins. `row` is its first row before packing. For the
- * total number of rows and the number of sequences, the result is the number of packed rows.
- * Sequences begin at multiples of ATTENTION_STEP. */
+/* Returns the packed row at which a sequence begins. `row` is its first row before packing. If
+ * `row` is the total number of rows and `sequence` is the number of sequences, the function returns
+ * the number of packed rows. Sequences begin at multiples of ATTENTION_STEP. */
 static int64_t get_packed_row(int64_t row, int64_t sequence)
 {
     return number_round_up(row + sequence * (ATTENTION_STEP - 1), ATTENTION_STEP);

@@ -158,8 +158,8 @@ static inline bool attention_divide_further(const struct attention *a, int threa
 
 /* attention_item_keys - return the largest number of keys of a work item; 0: whole heads are items.
  * Half a tile costs 4 to 25 % more CPU time than a tile, and a quarter costs 28 to 63 % more. A
- * quarter is therefore slower even if fewer threads are idle. The number is a multiple of
- * ATTENTION_STEP, so that the order of additions with AMX does not depend on it. */
+ * quarter is therefore slower even if fewer threads are idle. The number of keys is a multiple of
+ * ATTENTION_STEP, so that it does not change the order of additions with AMX. */
 static inline int64_t attention_item_keys(const struct attention *a, int threads)
 {
     enum { KEYS_MIN = ATTENTION_STEP, ITEMS_PER_THREAD = 5 };

@@ -5,9 +5,9 @@
 #include "base/number.h"
 #include "kernels/cpu/gemm/tiles.h"
 
-/* A tile register has 16 rows of 64 bytes. It holds 16 rows of a with 32 elements each, or 32
- * elements of each of 16 columns of b, as 16 rows of pairs, or 16 x 16 sums. A block of the output
- * fills four registers. */
+/* A tile register has 16 rows of 64 bytes. A register of a holds 16 rows with 32 elements each. A
+ * register of b holds 16 columns with 32 elements each, stored as 16 rows of pairs. A register of
+ * sums holds 16 x 16 sums. A block of the output fills four registers. */
 enum { SIDE = 16, INNER = AMX_INNER, REGISTER = SIDE * INNER, ROW_BYTES = 64 };
 
 bool amx_is_available(void)
@@ -95,10 +95,10 @@ static inline void load_pairs(__m512i r[SIDE], const bf16 *from, int64_t stride,
     }
 }
 
-/* Packs two registers: 32 rows of a or 32 columns of b, starting at `position`, with 32 inner
- * indexes, starting at `inner`. In a register of a, each row holds 32 inner indexes of one row of
- * a. In a register of b, each row holds a pair of inner indexes of each of 16 columns of b. In
- * units of pairs, one layout is the transpose of the other. */
+/* Packs two registers: 32 rows of a or 32 columns of b. `position` is the first row or column, and
+ * `inner` is the first of 32 inner indexes. In a register of a, each row holds 32 inner indexes of
+ * one row of a. In a register of b, each row holds one pair of inner indexes for each of 16 columns
+ * of b. If a pair counts as one element, one layout is the transpose of the other. */
 static inline void pack_registers(bf16 *to, const struct amx_source *s, int64_t position,
                                   int64_t inner, bool is_a)
 {

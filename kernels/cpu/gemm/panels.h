@@ -17,8 +17,8 @@
  *   divide  divides the output into units for a number of threads
  *   bytes   returns the memory that a thread needs for units of this size
  *   run     computes one unit on the calling thread. `memory` has the size that `bytes` returns and
- *           is aligned to 64 bytes. `before` is called for the whole unit. `after` is called for
- *           the whole unit with keep_units, and otherwise for the rows of one panel at a time */
+ *           is aligned to 64 bytes. `before` is called for the whole unit. With keep_units, `after`
+ *           is called for the whole unit. Otherwise it is called for each panel of rows */
 struct panels {
     struct grid (*divide)(const struct matmul_call *call, int threads);
     size_t (*bytes)(const struct matmul_call *call, int64_t rows, int64_t columns);

@@ -28,8 +28,8 @@ static inline bool tile_is_available(void)
 #define TILE_CONFIGURE(configuration) _tile_loadconfig(configuration)
 #define TILE_RELEASE() _tile_release()
 #define TILE_ZERO(tile) _tile_zero(tile)
-/* The intrinsics of loads do not declare that they read memory, so the compiler may delay earlier
- * stores. TILE_FENCE between stores to the operands and loads prevents this. */
+/* The load intrinsics do not declare that they read memory, so the compiler may move earlier stores
+ * after a load. A TILE_FENCE after the stores to the operands and before the load prevents this. */
 #define TILE_FENCE() __asm__ volatile("" ::: "memory")
 #define TILE_LOAD(tile, memory, stride) _tile_loadd(tile, memory, stride)
 #define TILE_LOAD_ONCE(tile, memory, stride) _tile_stream_loadd(tile, memory, stride)
